@@ -1,0 +1,53 @@
+//! Locks and atomics, in one place so that a model checker can stand in for them.
+//!
+//! Normally a [`Mutex`] is a futex in four bytes: no thread-local storage, no poisoning, no
+//! allocation, usable by threads that libc knows nothing of. Built with `--cfg loom` the same names
+//! are loom's, and the tests of a crate explore every interleaving.
+
+#[cfg(not(loom))]
+pub use rustix_futex_sync::lock_api;
+#[cfg(not(loom))]
+pub use rustix_futex_sync::{Condvar, Mutex, MutexGuard, RwLock};
+
+/// Atomic integers: `core`'s, or loom's under `--cfg loom`.
+pub mod atomic {
+    #[cfg(not(loom))]
+    pub use core::sync::atomic::{
+        AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+    #[cfg(loom)]
+    pub use loom::sync::atomic::{
+        AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+}
+
+#[cfg(loom)]
+pub use self::model::{Mutex, MutexGuard};
+
+/// loom's mutex with the signatures of the futex one: `lock` gives the guard itself.
+#[cfg(loom)]
+mod model {
+    /// The guard of [`Mutex`].
+    pub type MutexGuard<'a, T> = loom::sync::MutexGuard<'a, T>;
+
+    /// A mutex that loom schedules.
+    #[derive(Debug, Default)]
+    pub struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        /// A mutex around `value`.
+        pub fn new(value: T) -> Self {
+            Self(loom::sync::Mutex::new(value))
+        }
+
+        /// Waits for the lock.
+        pub fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().expect("loom reports the panic of another thread first")
+        }
+
+        /// Takes the lock if nobody holds it.
+        pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            self.0.try_lock().ok()
+        }
+    }
+}
