@@ -1,2 +1,5 @@
-//! Placeholder.
-#![no_std]
+//! Workloads and comparisons, peers included.
+//!
+//! [`host`] says what machine this is and what memory it leaves.
+
+pub mod host;
