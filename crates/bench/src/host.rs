@@ -144,12 +144,14 @@ pub struct Room {
 /// The least that the machine and the memory cgroups leave; `None` without `/proc/meminfo`.
 #[must_use]
 pub fn room() -> Option<Room> {
-    let meminfo = PathBuf::from("/proc/meminfo");
-    let machine = Room { bytes: memory_available()?, source: meminfo };
-    memory_cgroups()
-        .into_iter()
-        .filter_map(|c| Some(Room { bytes: ByteSize::new(c.room()?), source: c.dir }))
-        .fold(Some(machine), |least, next| least.filter(|l| l.bytes <= next.bytes).or(Some(next)))
+    let mut least = Room { bytes: memory_available()?, source: PathBuf::from("/proc/meminfo") };
+    for cgroup in memory_cgroups() {
+        match cgroup.room().map(ByteSize::new) {
+            Some(bytes) if bytes < least.bytes => least = Room { bytes, source: cgroup.dir },
+            _ => {}
+        }
+    }
+    Some(least)
 }
 
 /// What new programs can have without swapping (`MemAvailable`).

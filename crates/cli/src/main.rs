@@ -4,6 +4,7 @@
 //! stderr that names the thing, the value and what would do.
 #![cfg_attr(not(test), no_main)]
 
+mod doctor;
 mod program;
 mod run;
 mod uffd;
@@ -25,6 +26,7 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Run(run::RunArgs),
+    Doctor(doctor::DoctorArgs),
 }
 
 /// The C entry: Rust's own would set SIGPIPE aside, and the program `octavo run` becomes would
@@ -49,6 +51,7 @@ fn command() -> i32 {
             Ok(never) => match never {},
             Err(refusal) => refuse(&refusal, refusal.exit_code()),
         },
+        Command::Doctor(args) => doctor::doctor(&args),
     }
 }
 

@@ -209,7 +209,7 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
 }
 
 /// Nine tenths of what is left, in whole pages.
-fn default_limit() -> Result<ByteSize, Refusal> {
+pub fn default_limit() -> Result<ByteSize, Refusal> {
     let room = host::room().ok_or(Refusal::NoMeminfo)?;
     let bytes = (room.bytes.bytes() - room.bytes.bytes() / 10) & !(PAGE_SIZE as u64 - 1);
     let limit = ByteSize::new(bytes);
@@ -240,7 +240,8 @@ pub const fn reserve_bytes(limit: ByteSize) -> u64 {
     limit.bytes().saturating_mul(4).saturating_add(1 << 30)
 }
 
-fn check_address_space(limit: ByteSize) -> Result<(), Refusal> {
+/// Whether this process may reserve what a limit takes.
+pub fn check_address_space(limit: ByteSize) -> Result<(), Refusal> {
     let need = ByteSize::new(reserve_bytes(limit));
     match getrlimit(Resource::As).current.map(ByteSize::new) {
         Some(have) if have < need => Err(Refusal::AddressSpace { have, need, limit }),
