@@ -172,7 +172,7 @@ fn meminfo(key: &str) -> Option<ByteSize> {
 }
 
 /// The number that follows `key` at the start of a line.
-fn field(text: &str, key: &str) -> Option<u64> {
+pub(crate) fn field(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let mut words = line.split_ascii_whitespace();
         (words.next() == Some(key)).then(|| words.next()?.parse().ok())?

@@ -1,5 +1,7 @@
 //! Workloads and comparisons, peers included.
 //!
-//! [`host`] says what machine this is and what memory it leaves.
+//! [`swap`] compares Octavo with the kernel's swap to zram. [`host`] says what machine this is and
+//! what memory it leaves.
 
 pub mod host;
+pub mod swap;

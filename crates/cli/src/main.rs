@@ -4,6 +4,7 @@
 //! stderr that names the thing, the value and what would do.
 #![cfg_attr(not(test), no_main)]
 
+mod bench;
 mod doctor;
 mod program;
 mod run;
@@ -27,6 +28,11 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Doctor(doctor::DoctorArgs),
+    Bench(bench::BenchArgs),
+    #[command(hide = true)]
+    BenchSwapWorker(bench::WorkerArgs),
+    #[command(hide = true)]
+    BenchSwapPeer(bench::PeerArgs),
 }
 
 /// The C entry: Rust's own would set SIGPIPE aside, and the program `octavo run` becomes would
@@ -52,6 +58,9 @@ fn command() -> i32 {
             Err(refusal) => refuse(&refusal, refusal.exit_code()),
         },
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Bench(args) => bench::bench(args),
+        Command::BenchSwapWorker(args) => bench::swap_worker(args),
+        Command::BenchSwapPeer(args) => bench::swap_peer(args),
     }
 }
 

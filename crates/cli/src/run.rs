@@ -80,7 +80,7 @@ pub struct RunArgs {
 }
 
 /// A size that can be a limit.
-fn memory_size(text: &str) -> Result<ByteSize, String> {
+pub fn memory_size(text: &str) -> Result<ByteSize, String> {
     let size: ByteSize = text.parse().map_err(|e| format!("{e}"))?;
     if size < FLOOR {
         return Err(format!("the least that tables and a program need is {FLOOR}"));
