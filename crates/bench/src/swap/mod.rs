@@ -113,7 +113,7 @@ pub enum SwapError {
     #[error(transparent)]
     Peer(#[from] PeerError),
     /// A worker that ended before its time.
-    #[error("{side}: the workload ended with {status}{}{said}", if said.is_empty() { "" } else { ": " })]
+    #[error("under {side}: the workload ended with {status}{}{said}", if said.is_empty() { "" } else { ": " })]
     Ended {
         /// Under whom.
         side: String,
@@ -123,7 +123,7 @@ pub enum SwapError {
         said: String,
     },
     /// A worker that does not get on.
-    #[error("{side}: a phase took more than {} s; give it more --memory", PATIENCE.as_secs())]
+    #[error("under {side}: a phase took more than {} s; give it more --memory", PATIENCE.as_secs())]
     Stuck {
         /// Under whom.
         side: String,
@@ -137,11 +137,11 @@ pub enum SwapError {
     )]
     NoCounters,
     /// Octavo took more than the peer had, so there is nothing to compare.
-    #[error("octavo: the workload held {} MiB of memory where {} MiB were allowed", mib(*.had), mib(*.allowed))]
+    #[error("under octavo: the workload held {} MiB of memory where {} MiB were allowed", mib(*.had), mib(*.allowed))]
     OverLimit {
         /// Anonymous memory in RAM, bytes.
         had: u64,
-        /// The limit and [`UNMANAGED`], bytes.
+        /// The limit and what no limit counts, bytes.
         allowed: u64,
     },
     /// Ctrl-C and its like. Everything is removed.
