@@ -27,6 +27,9 @@ use octavo_sys::{Errno, task};
 /// Bytes that are passed over or taken together.
 const FOLIO: usize = 16 * PAGE_SIZE;
 
+/// Folios handed to the store in one call, at most.
+const PUT_AT_ONCE: usize = 32;
+
 /// Where the sweep is.
 #[derive(Debug, Default)]
 pub struct Sweep {
@@ -56,7 +59,7 @@ struct Batch<'a> {
     start: usize,
     /// Pages gone through, present or not.
     pages: usize,
-    /// What each page was; `None` where there was none.
+    /// What each page was; `None` where there was none, and once it is settled.
     was: [Option<Place>; BATCH],
     freed: usize,
 }
@@ -64,6 +67,14 @@ struct Batch<'a> {
 impl Batch<'_> {
     const fn address(&self, at: usize) -> usize {
         self.start + at * PAGE_SIZE
+    }
+
+    /// Whether page number `at` starts a unit whose pages were all taken and are still to be stored.
+    fn has_unit(&self, at: usize, unit: Unit) -> bool {
+        let pages = at..at + unit.pages();
+        pages.end <= self.pages
+            && self.address(at).is_multiple_of(unit.bytes())
+            && self.was[pages].iter().all(Option::is_some)
     }
 
     fn parked(&self, at: usize) -> Word {
@@ -89,6 +100,7 @@ impl Pager {
     }
 
     fn progress(&self, swept: usize, freed: usize) -> Evicted {
+        let managed = self.regions.lock().bytes();
         let mut sweep = self.sweep.lock();
         if freed > 0 {
             sweep.idle = 0;
@@ -97,7 +109,7 @@ impl Pager {
         }
         sweep.idle = sweep.idle.saturating_add(swept);
         // Twice round: the first time may only have cleared marks.
-        if sweep.idle > 2 * self.regions.lock().bytes() + 2 * BATCH * PAGE_SIZE {
+        if sweep.idle > 2 * managed + 2 * BATCH * PAGE_SIZE {
             sweep.idle = 0;
             self.note_stuck(true);
             return Evicted::Stuck;
@@ -237,32 +249,40 @@ impl Pager {
         passed
     }
 
-    /// Stores the pages of `batch`, or puts them back.
+    /// Stores the pages of `batch`, or puts them back: first the units whose pages are all there,
+    /// then page by page what is left, also of units that do not compress as a whole.
     fn store_batch(&self, scratch: &mut Scratch, batch: &mut Batch<'_>) {
         self.settle_clean(batch);
-        let how = self.how();
+        if self.config.unit != Unit::K4 {
+            self.store_units(scratch, batch, self.config.unit);
+        }
+        self.store_units(scratch, batch, Unit::K4);
+    }
+
+    fn store_units(&self, scratch: &mut Scratch, batch: &mut Batch<'_>, unit: Unit) {
+        let how = self.how(unit);
+        let staging = batch.staging.area();
         let mut at = 0;
         while at < batch.pages {
-            let mut folios: [&[u8]; 32] = [&[]; 32];
-            let mut first = [0usize; 32];
+            let mut first = [0usize; PUT_AT_ONCE];
+            let mut folios: [&[u8]; PUT_AT_ONCE] = [&[]; PUT_AT_ONCE];
             let mut n = 0;
-            let staging = &*batch.staging;
             while at < batch.pages && n < folios.len() {
-                let pages = unit_at(&batch.was, batch.address(at), at, batch.pages, how.unit);
-                if pages > 0 {
-                    folios[n] = self.staged(staging, at, pages);
-                    first[n] = at;
+                if batch.has_unit(at, unit) {
+                    (first[n], folios[n]) = (at, self.staged(staging, at, unit.pages()));
                     n += 1;
+                    at += unit.pages();
+                } else {
+                    at += 1;
                 }
-                at += pages.max(1);
             }
-            let mut outcome: [Result<SlotId, PutError>; 32] = [Err(PutError::OutOfSlots); 32];
-            self.store.put(scratch, how, &folios[..n], &mut outcome[..n]);
-            for i in 0..n {
-                let pages = folios[i].len() / PAGE_SIZE;
-                match outcome[i] {
-                    Ok(slot) => self.settle_stored(batch, first[i], pages, slot),
-                    Err(why) => self.settle_refused(batch, first[i], pages, why),
+            let mut outcomes = [Err(PutError::OutOfSlots); PUT_AT_ONCE];
+            self.store.put(scratch, how, &folios[..n], &mut outcomes[..n]);
+            for (first, outcome) in first.into_iter().zip(outcomes).take(n) {
+                match outcome {
+                    Ok(slot) => self.settle_stored(batch, first, unit, slot),
+                    Err(why) if unit == Unit::K4 => self.settle_refused(batch, first, why),
+                    Err(_) => {}
                 }
             }
         }
@@ -287,10 +307,11 @@ impl Pager {
         }
     }
 
-    fn settle_stored(&self, batch: &mut Batch<'_>, first: usize, pages: usize, slot: SlotId) {
-        batch.freed += pages;
-        for page in 0..pages {
+    fn settle_stored(&self, batch: &mut Batch<'_>, first: usize, unit: Unit, slot: SlotId) {
+        batch.freed += unit.pages();
+        for page in 0..unit.pages() {
             let slot = slot.offset(page as u32);
+            batch.was[first + page] = None;
             if self.settle(batch, first + page, Word::new(Place::Stored(slot))) {
                 self.counters.evictions.add(1);
             } else {
@@ -300,11 +321,10 @@ impl Pager {
     }
 
     /// What the store does not take goes back where it was.
-    fn settle_refused(&self, batch: &mut Batch<'_>, first: usize, pages: usize, why: PutError) {
-        for at in first..first + pages {
-            self.put_back(batch, at, why == PutError::DoesNotFit);
-            self.counters.put_back.add(1);
-        }
+    fn settle_refused(&self, batch: &mut Batch<'_>, at: usize, why: PutError) {
+        batch.was[at] = None;
+        self.put_back(batch, at, why == PutError::DoesNotFit);
+        self.counters.put_back.add(1);
     }
 
     /// Changes the word of a parked page to `to`; false when it is parked no more. A page that is
@@ -366,23 +386,6 @@ impl Pager {
             self.bell.wait();
         }
     }
-}
-
-/// Pages from number `at` on that go into the store as one folio: a whole aligned unit where all
-/// its pages were taken and are to be stored, else one page; 0 where there is none.
-fn unit_at(
-    was: &[Option<Place>; BATCH],
-    address: usize,
-    at: usize,
-    pages: usize,
-    unit: Unit,
-) -> usize {
-    let whole = unit.pages();
-    if was[at].is_none() {
-        return 0;
-    }
-    let aligned = address.is_multiple_of(unit.bytes()) && at + whole <= pages;
-    if aligned && was[at..at + whole].iter().all(Option::is_some) { whole } else { 1 }
 }
 
 /// Rings when there is work for evictors.

@@ -78,7 +78,7 @@ impl Pager {
                     let out = &mut worker.page[..];
                     match self.store.get(&mut worker.scratch, slot, out) {
                         Ok(()) => &worker.page[..],
-                        Err(_) => return self.die("a stored page could not be read for a fork"),
+                        Err(_) => self.die("a stored page could not be read for a fork"),
                     }
                 }
                 Place::Parked(at) => self.parked_page(at),

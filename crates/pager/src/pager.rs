@@ -220,17 +220,15 @@ impl Pager {
         &self.stagings[worker]
     }
 
-    pub(crate) fn stagings(&self) -> &[Staging] {
-        &self.stagings
-    }
 
     pub(crate) fn note_parked_address(&self, parked: u32, address: usize) {
         self.stagings[parked as usize / BATCH].note_address(parked as usize % BATCH, address);
     }
 
-    /// How pages are stored at present.
-    pub(crate) fn how(&self) -> How {
-        How { codec: self.config.codec, unit: self.config.unit, cpu: task::cpu(), fit: FIT }
+    /// How pages are stored at present, in units of `unit`.
+    pub(crate) fn how(&self, unit: Unit) -> How {
+        let fits_in = unit.bytes() / 8 * 7;
+        How { codec: self.config.codec, unit, cpu: task::cpu() % self.config.cpus, fits_in }
     }
 
     /// Whether the program has more resident than [`FLOOR`].
@@ -270,6 +268,3 @@ impl Pager {
         self.say(line.as_bytes());
     }
 }
-
-/// A unit is kept compressed when it shrinks to this share, in 64ths; else it stays as it is.
-const FIT: usize = 56;

@@ -284,6 +284,14 @@ impl Staging {
 #[derive(Debug)]
 pub struct Held<'a>(&'a Staging);
 
+impl<'a> Held<'a> {
+    /// The area itself.
+    #[must_use]
+    pub const fn area(&self) -> &'a Staging {
+        self.0
+    }
+}
+
 impl core::ops::Deref for Held<'_> {
     type Target = Staging;
 

@@ -193,7 +193,7 @@ impl Pager {
         match self.store.get(scratch, unit.first.offset(first as u32), out) {
             Ok(()) => self.give_run(fault, base + first * PAGE_SIZE, unit.first, first, out),
             Err(GetError::Empty { .. }) => Answer::Again,
-            Err(GetError::Damaged { .. }) => self.lose(fault, slot),
+            Err(GetError::Damaged { .. } | GetError::Poisoned { .. }) => self.lose(fault, slot),
         }
     }
 

@@ -39,8 +39,8 @@ use octavo_sys::{Errno, Result};
 pub struct Job {
     /// How to run.
     pub config: Config,
-    /// Addresses that are never managed: our own image, and the main stack.
-    pub excluded: [Span; 2],
+    /// Addresses that are never managed: our image, libc, whose data we use, and the main stack.
+    pub excluded: [Span; 3],
     /// Print the table at the end.
     pub stats: bool,
     /// Write the JSON object there at the end.
@@ -291,7 +291,7 @@ fn store(limit: usize, cpus: usize) -> Result<Store<PoolArena>> {
     let capacity = (limit.saturating_mul(64) / PAGE_SIZE).clamp(1 << 21, MAX_SLOTS / 4);
     let arena = PoolArena::new(limit.saturating_mul(4).max(1 << 30))?;
     let pool = octavo_pool::Config {
-        chain: ChainLength::DEFAULT,
+        chain: ChainLength::default(),
         max_object: octavo_page::Unit::MAX.bytes(),
         max_objects: capacity,
     };

@@ -18,10 +18,10 @@
 //! finish at the same time; the one who comes second sees that and undoes its own part.
 
 use alloc::boxed::Box;
-use bytemuck::zeroed_slice_box;
 use core::ops::Range;
 use octavo_page::sync::atomic::{AtomicU32, Ordering};
 use octavo_page::{PAGE_SHIFT, PAGE_SIZE, SlotId};
+use zerocopy::FromZeros;
 
 const LEAF_SHIFT: u32 = 24;
 const LEAF_PAGES: usize = 1 << (LEAF_SHIFT - PAGE_SHIFT);
@@ -173,8 +173,8 @@ impl Table {
     #[must_use]
     pub fn new(max_leaves: usize) -> Self {
         Self {
-            root: zeroed_slice_box(ROOT_LEN),
-            leaves: zeroed_slice_box(max_leaves * LEAF_PAGES),
+            root: zeroed(ROOT_LEN),
+            leaves: zeroed(max_leaves * LEAF_PAGES),
             next: AtomicU32::new(0),
         }
     }
@@ -238,6 +238,14 @@ impl Table {
 
 const fn leaf_index(address: usize) -> usize {
     (address >> PAGE_SHIFT) & (LEAF_PAGES - 1)
+}
+
+/// Words that cost memory only when they are touched: the allocator gives them untouched.
+fn zeroed(len: usize) -> Box<[AtomicU32]> {
+    match <[AtomicU32]>::new_box_zeroed_with_elems(len) {
+        Ok(words) => words,
+        Err(_) => panic!("no address space for a table of {len} words"),
+    }
 }
 
 #[cfg(test)]

@@ -66,8 +66,8 @@ pub struct Watch<'a> {
     pager: &'a Pager,
     ours: Fd,
     theirs: Fd,
-    /// Addresses that are not the program's: our image and the main stack's.
-    excluded: [Span; 2],
+    /// Addresses that are not to be managed.
+    excluded: [Span; 3],
     /// `statm`'s data and the pages unmapped, when mappings were last listed.
     listed: (u64, u64),
     listed_at: Duration,
@@ -94,7 +94,7 @@ impl<'a> Watch<'a> {
     /// As of `openat(2)` in `/proc`.
     pub fn new(
         pager: &'a Pager,
-        excluded: [Span; 2],
+        excluded: [Span; 3],
         target: i32,
         server: i32,
     ) -> octavo_sys::Result<Self> {

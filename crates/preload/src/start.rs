@@ -61,7 +61,7 @@ fn job(run: &RunConfig<'_>) -> Result<Job, &'static str> {
             unit: run.unit.unwrap_or(DEFAULT_UNIT),
             cpus: CpuSet::of_this_task().count().max(1),
         },
-        excluded: [image::span(), stack..stack + 1],
+        excluded: [image::ours(), image::libc(), stack..stack + 1],
         stats: run.stats,
         stats_json: run.stats_json.map(|_| path),
     })

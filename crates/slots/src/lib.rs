@@ -226,6 +226,14 @@ impl Slots {
         self.device.lock().touched() * CLUSTER_SLOTS
     }
 
+    /// Bytes of the allocator's own tables. They were all written when it was made.
+    #[must_use]
+    pub fn table_bytes(&self) -> usize {
+        size_of_val(&*self.clusters)
+            + size_of_val(&*self.current)
+            + Lists::bytes(self.clusters.len())
+    }
+
     /// Work done under the device lock since the start.
     #[must_use]
     pub fn device_counts(&self) -> DeviceCounts {
@@ -505,6 +513,9 @@ fn join(cluster: u32, offset: usize) -> SlotId {
     SlotId::new(cluster * CLUSTER_SLOTS as u32 + offset as u32)
 }
 
+#[cfg(test)]
+#[cfg(loom)]
+mod models;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;

@@ -155,6 +155,7 @@ pub fn close_range(first: i32, last: u32) -> Result<()> {
 }
 
 /// A small text in a buffer of its own, for messages and paths; what does not fit is cut.
+#[derive(Clone, Debug)]
 pub struct Text<const N: usize> {
     bytes: [u8; N],
     len: usize,
