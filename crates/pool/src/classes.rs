@@ -85,6 +85,12 @@ impl ClassTable {
         &self.classes
     }
 
+    /// Bytes from one class to the next, before classes are merged.
+    #[must_use]
+    pub const fn step(&self) -> usize {
+        self.max_object / STEPS
+    }
+
     /// The class that an object of `len` bytes goes to. A huge one has its handle elsewhere, so
     /// that an object of the largest size fits.
     #[must_use]

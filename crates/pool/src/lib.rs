@@ -40,6 +40,7 @@ mod error;
 mod ground;
 mod handles;
 mod lane;
+pub mod reference;
 mod zeroed;
 mod zspages;
 
