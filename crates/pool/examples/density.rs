@@ -64,7 +64,7 @@ fn main() {
     let sizes: Vec<usize> = text.split_whitespace().map(|s| s.parse().expect("a size")).collect();
 
     println!("system     chain phase      objects compressed_mb used_mb overhead_% bare_%  ops/s");
-    for chain in [1, 4, 8, 16] {
+    for chain in [4, 16] {
         let chain = ChainLength::new(chain).expect("a chain length");
         octavo(chain, unit, &sizes, copies);
         reference(chain, unit, &sizes, copies);

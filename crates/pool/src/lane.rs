@@ -46,15 +46,15 @@ const MIN_HOLE: u32 = HOLE_FRONT + 1;
 const HUGE_MARGIN: usize = 16 * WORD;
 
 /// Holes looked at in the bin where some may be too small.
-const LOOK_NEAR: usize = 16;
+const LOOK_NEAR: usize = 4;
 /// Holes looked at in a bin where all are large enough.
-const LOOK_FAR: usize = 4;
+const LOOK_FAR: usize = 2;
 /// Descriptors looked at to choose a zspage to empty.
 const LOOK_VICTIM: u32 = 4096;
-/// A zspage is worth emptying when a 64th of its pages is waste.
-const WORTH_SHIFT: u32 = 6;
-/// Zspages emptied in a row without a page won, after which a lane counts as dense.
-const FRUITLESS: u32 = 4;
+/// A zspage is worth emptying when a 128th of its pages is waste.
+const WORTH_SHIFT: u32 = 7;
+/// Zspages emptied without a page won, after which a lane counts as dense.
+const ROUND: u32 = 8;
 
 /// Words of a block for `len` bytes.
 pub(crate) const fn block_words(len: usize) -> u32 {
@@ -113,11 +113,11 @@ pub(crate) struct Lane {
     free: u32,
     /// The zspage that is being emptied, or `NIL`.
     victim: u32,
-    /// Pages of the lane when that began.
-    victim_pages: usize,
+    /// Victims of this round, and the pages of the lane when it began.
+    round: u32,
+    round_pages: usize,
     /// Where the search for the next one goes on.
     hand: u32,
-    fruitless: u32,
     /// The zspage opened last: its end is where new objects go.
     open: u32,
     /// Words of waste that compaction left last time, or fewer when there were fewer since.
@@ -132,9 +132,9 @@ impl Lane {
             huge: NIL,
             free: NIL,
             victim: NIL,
-            victim_pages: 0,
+            round: 0,
+            round_pages: 0,
             hand: 0,
-            fruitless: 0,
             open: NIL,
             settled: 0,
             count: Count { objects: 0, bytes: 0, packed_words: 0, packed_pages: 0, huge_pages: 0 },
@@ -550,6 +550,7 @@ impl<A: Arena> Held<'_, A> {
             }
         }
         if step.dense {
+            self.lane.round = 0;
             self.lane.settled = self.lane.settled.max(self.lane.count.waste());
         }
         step
@@ -593,7 +594,9 @@ impl<A: Arena> Held<'_, A> {
         let Some((victim, _)) = best else { return false };
         self.for_holes(victim, Self::unlink);
         self.lane.victim = victim;
-        self.lane.victim_pages = self.lane.count.packed_pages;
+        if self.lane.round == 0 {
+            self.lane.round_pages = self.lane.count.packed_pages;
+        }
         true
     }
 
@@ -603,13 +606,12 @@ impl<A: Arena> Held<'_, A> {
             self.lane.victim = NIL;
             self.for_holes(victim, Self::link);
         }
-        let won = self.lane.count.packed_pages < self.lane.victim_pages;
-        self.lane.fruitless = if won { 0 } else { self.lane.fruitless + 1 };
-        let dense = self.lane.fruitless >= FRUITLESS;
-        if dense {
-            self.lane.fruitless = 0;
+        self.lane.round += 1;
+        if self.lane.round < ROUND {
+            return false;
         }
-        dense
+        self.lane.round = 0;
+        self.lane.count.packed_pages >= self.lane.round_pages
     }
 
     fn for_holes(&mut self, zspage: u32, mut each: impl FnMut(&mut Self, Run)) {
