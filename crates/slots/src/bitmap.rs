@@ -1,0 +1,178 @@
+//! The 512 slots of a cluster as bits: which are taken, and where an aligned run is free.
+//!
+//! ```text
+//!   word 0            word 1                 word 7
+//!   [0 ......... 63][64 ........ 127] ... [448 ....... 511]     1 = taken
+//!    |      |
+//!    |      a folio of order k starts at a multiple of 2^k, so it never straddles
+//!    |      a word (k <= 6) or is made of whole words (k > 6)
+//!    bit 0 of word 0 is the cluster's first slot
+//! ```
+
+use octavo_page::Order;
+
+/// Slots in a cluster: as many as the largest folio has pages.
+pub(crate) const CLUSTER_SLOTS: usize = Order::MAX.pages();
+
+const BITS: usize = 64;
+const WORDS: usize = CLUSTER_SLOTS / BITS;
+/// Binary logarithm of the bits in a word: a run of this order fills one word.
+const WORD_ORDER: u8 = 6;
+
+const _: () = assert!(CLUSTER_SLOTS.is_multiple_of(BITS));
+
+/// A bit for each slot of a cluster, set while the slot is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Bitmap([u64; WORDS]);
+
+impl Bitmap {
+    /// No slot taken.
+    pub(crate) const EMPTY: Self = Self([0; WORDS]);
+
+    /// How many slots are taken.
+    pub(crate) fn count(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// The first aligned free run of `order` that starts at `from` or later.
+    ///
+    /// `from` is a multiple of the run's length.
+    pub(crate) fn free_run(&self, order: Order, from: usize) -> Option<usize> {
+        debug_assert!(from.is_multiple_of(order.pages()) && from < CLUSTER_SLOTS);
+        if order.get() > WORD_ORDER {
+            self.free_words(order, from)
+        } else {
+            self.free_bits(order, from)
+        }
+    }
+
+    /// [`Self::free_run`] for runs that lie inside one word.
+    fn free_bits(&self, order: Order, from: usize) -> Option<usize> {
+        let mut below = !(u64::MAX << (from % BITS));
+        for (index, word) in self.0.iter().enumerate().skip(from / BITS) {
+            let starts = run_starts(*word, order) & !below;
+            if starts != 0 {
+                return Some(index * BITS + starts.trailing_zeros() as usize);
+            }
+            below = 0;
+        }
+        None
+    }
+
+    /// [`Self::free_run`] for runs of whole words.
+    fn free_words(&self, order: Order, from: usize) -> Option<usize> {
+        let step = order.pages() / BITS;
+        (from / BITS..WORDS)
+            .step_by(step)
+            .find(|&first| self.0[first..first + step].iter().all(|&word| word == 0))
+            .map(|first| first * BITS)
+    }
+
+    /// The first free slot in `first..first + len`, if one is.
+    pub(crate) fn first_free(&self, first: usize, len: usize) -> Option<usize> {
+        each_word(first, len).find_map(|(index, mask)| {
+            let free = mask & !self.0[index];
+            (free != 0).then(|| index * BITS + free.trailing_zeros() as usize)
+        })
+    }
+
+    /// Takes the slots `first..first + len`, all of which are free.
+    pub(crate) fn set(&mut self, first: usize, len: usize) {
+        for (index, mask) in each_word(first, len) {
+            debug_assert_eq!(self.0[index] & mask, 0, "a slot given twice");
+            self.0[index] |= mask;
+        }
+    }
+
+    /// Gives back the slots `first..first + len`, all of which are taken.
+    pub(crate) fn clear(&mut self, first: usize, len: usize) {
+        for (index, mask) in each_word(first, len) {
+            debug_assert_eq!(self.0[index] & mask, mask, "a slot freed twice");
+            self.0[index] &= !mask;
+        }
+    }
+}
+
+/// The bits of `word` at which an aligned run of `order` is free; `order` is at most 6.
+fn run_starts(word: u64, order: Order) -> u64 {
+    // After step k a bit says whether any of the 2^(k+1) slots from it on is taken.
+    let taken = (0..order.get()).fold(word, |taken, k| taken | taken >> (1_u32 << k));
+    !taken & ALIGNED[usize::from(order.get())]
+}
+
+/// For each order up to 6, the bits at which a run may start.
+const ALIGNED: [u64; WORD_ORDER as usize + 1] = [
+    u64::MAX,
+    0x5555_5555_5555_5555,
+    0x1111_1111_1111_1111,
+    0x0101_0101_0101_0101,
+    0x0001_0001_0001_0001,
+    0x0000_0001_0000_0001,
+    1,
+];
+
+/// The words that `first..first + len` touches, each with the bits of it that lie in the range.
+fn each_word(first: usize, len: usize) -> impl Iterator<Item = (usize, u64)> {
+    let end = first + len;
+    debug_assert!(end <= CLUSTER_SLOTS);
+    (first / BITS..end.div_ceil(BITS)).map(move |index| {
+        let from = first.max(index * BITS) - index * BITS;
+        let until = end.min((index + 1) * BITS) - index * BITS;
+        (index, (u64::MAX >> (BITS - (until - from))) << from)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    /// The plain twin of the bitmap.
+    fn taken(bits: &[bool]) -> Bitmap {
+        let mut map = Bitmap::EMPTY;
+        for (slot, _) in bits.iter().enumerate().filter(|(_, taken)| **taken) {
+            map.set(slot, 1);
+        }
+        map
+    }
+
+    fn plain_free_run(bits: &[bool], order: Order, from: usize) -> Option<usize> {
+        (from..CLUSTER_SLOTS)
+            .step_by(order.pages())
+            .find(|&first| !bits[first..first + order.pages()].contains(&true))
+    }
+
+    /// Mostly empty to mostly full, so that long runs are found and missed.
+    fn bits() -> impl Strategy<Value = Vec<bool>> {
+        (0.0..1.0_f64).prop_flat_map(|p| {
+            prop::collection::vec(prop::bool::weighted(p * p * p), CLUSTER_SLOTS)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_free_run_is_where_the_plain_search_finds_it(
+            bits in bits(), order in 0..=9_u8, from in 0..CLUSTER_SLOTS,
+        ) {
+            let order = Order::new(order).unwrap();
+            let from = from & !(order.pages() - 1);
+            prop_assert_eq!(taken(&bits).free_run(order, from), plain_free_run(&bits, order, from));
+        }
+
+        #[test]
+        fn ranges_are_set_and_cleared_exactly(first in 0..CLUSTER_SLOTS, len in 1..=CLUSTER_SLOTS) {
+            let len = len.min(CLUSTER_SLOTS - first);
+            let mut map = Bitmap::EMPTY;
+            map.set(first, len);
+            prop_assert_eq!(map.count(), len);
+            prop_assert_eq!(map.first_free(first, len), None);
+            let hole = first + len / 2;
+            map.clear(hole, 1);
+            prop_assert_eq!(map.first_free(first, len), Some(hole));
+            map.set(hole, 1);
+            map.clear(first, len);
+            prop_assert_eq!(map, Bitmap::EMPTY);
+        }
+    }
+}

@@ -1,0 +1,340 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::string::ToString;
+use std::sync::atomic::AtomicU8;
+use std::vec::Vec;
+
+fn slots(capacity: usize, cpus: usize) -> Slots {
+    Slots::new(Config { capacity, cpus }).unwrap()
+}
+
+fn order(n: u8) -> Order {
+    Order::new(n).unwrap()
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused() {
+    let error = |capacity, cpus| Slots::new(Config { capacity, cpus }).err();
+    assert_eq!(error(0, 1), Some(ConfigError::NoSlots));
+    assert_eq!(error(1, 0), Some(ConfigError::NoCpus));
+    let capacity = MAX_SLOTS + 1;
+    assert_eq!(error(capacity, 1), Some(ConfigError::TooManySlots { capacity }));
+    assert!(ConfigError::TooManySlots { capacity }.to_string().contains(&capacity.to_string()));
+    assert_eq!(slots(513, 1).capacity(), 1024);
+}
+
+#[test]
+fn one_page_after_another_fills_the_device() {
+    let slots = slots(1024, 2);
+    let taken: BTreeSet<_> = (0..1024).map(|_| slots.alloc(Order::PAGE, 0).unwrap()).collect();
+    assert_eq!(taken.len(), 1024);
+    assert_eq!(slots.alloc(Order::PAGE, 0), None);
+    assert_eq!(slots.alloc(Order::PAGE, 1), None);
+    slots.check();
+    slots.free(SlotId::new(700), 1).unwrap();
+    assert_eq!(slots.alloc(Order::PAGE, 1), Some(SlotId::new(700)));
+    slots.check();
+}
+
+#[test]
+fn neighbours_get_neighbouring_slots() {
+    let slots = slots(4096, 2);
+    let first: Vec<_> = (0..100).map(|_| slots.alloc(Order::PAGE, 0).unwrap().get()).collect();
+    assert!(first.is_sorted_by(|a, b| a + 1 == *b));
+    let other = slots.alloc(Order::PAGE, 1).unwrap();
+    assert_ne!(split(other).0, split(SlotId::new(first[0])).0, "CPUs keep to their own clusters");
+}
+
+#[test]
+fn a_folio_is_aligned_and_whole() {
+    let slots = slots(8192, 1);
+    for n in 0..=9 {
+        let first = slots.alloc(order(n), 0).unwrap();
+        assert_eq!(first.index() % order(n).pages(), 0);
+        slots.check();
+    }
+    assert_eq!(slots.taken(), 1023);
+}
+
+#[test]
+fn the_last_single_pages_come_from_clusters_of_folios() {
+    let slots = slots(512, 1);
+    let folio = slots.alloc(order(4), 0).unwrap();
+    for _ in 0..496 {
+        slots.alloc(Order::PAGE, 0).unwrap();
+        slots.check();
+    }
+    assert_eq!(slots.alloc(Order::PAGE, 0), None);
+    assert_eq!(slots.alloc(order(4), 0), None);
+    slots.free(folio, 16).unwrap();
+    assert!(slots.alloc(order(4), 0).is_some());
+    slots.check();
+}
+
+#[test]
+fn a_bad_free_is_an_error_and_changes_nothing() {
+    let slots = slots(1024, 1);
+    let first = slots.alloc(order(4), 0).unwrap();
+    let slot = |n| SlotId::new(first.get() + n);
+    slots.free(slot(3), 1).unwrap();
+    for (bad, pages, error) in [
+        (slot(3), 1, FreeError::NotTaken { slot: slot(3) }),
+        (slot(0), 16, FreeError::NotTaken { slot: slot(3) }),
+        (slot(15), 2, FreeError::NotTaken { slot: slot(16) }),
+        (
+            SlotId::new(1000),
+            25,
+            FreeError::PastTheEnd { first: SlotId::new(1000), pages: 25, capacity: 1024 },
+        ),
+        (
+            SlotId::new(u32::MAX),
+            1,
+            FreeError::PastTheEnd { first: SlotId::new(u32::MAX), pages: 1, capacity: 1024 },
+        ),
+        (
+            slot(0),
+            usize::MAX,
+            FreeError::PastTheEnd { first: slot(0), pages: usize::MAX, capacity: 1024 },
+        ),
+        (SlotId::new(510), 4, FreeError::SpansClusters { first: SlotId::new(510), pages: 4 }),
+    ] {
+        assert_eq!(slots.free(bad, pages), Err(error));
+        assert_eq!(slots.taken(), 15);
+        slots.check();
+    }
+    assert_eq!(slots.free(SlotId::new(1024), 0), Ok(()));
+    let text = FreeError::NotTaken { slot: slot(3) }.to_string();
+    assert!(text.contains("slot 3"), "{text}");
+}
+
+#[test]
+fn many_are_freed_and_the_first_bad_one_is_named() {
+    let slots = slots(2048, 1);
+    let taken: Vec<_> = (0..1500).map(|_| slots.alloc(Order::PAGE, 0).unwrap()).collect();
+    let beyond = SlotId::new(5000);
+    let list: Vec<_> = [taken[7], beyond, taken[7], taken[1400]].to_vec();
+    let error = FreeError::PastTheEnd { first: beyond, pages: 1, capacity: 2048 };
+    assert_eq!(slots.free_many(&list), Err(error));
+    assert_eq!(slots.taken(), 1498);
+    slots.check();
+    assert_eq!(slots.free_many(&taken[7..8]), Err(FreeError::NotTaken { slot: taken[7] }));
+    let rest: Vec<_> =
+        taken.iter().copied().filter(|s| *s != taken[7] && *s != taken[1400]).collect();
+    assert_eq!(slots.free_many(&rest), Ok(()));
+    assert_eq!(slots.taken(), 0);
+    slots.check();
+}
+
+#[test]
+fn clusters_that_were_used_are_used_again_before_new_ones() {
+    let slots = slots(1 << 20, 1);
+    for _ in 0..100 {
+        let taken: Vec<_> = (0..600).map(|_| slots.alloc(Order::PAGE, 0).unwrap()).collect();
+        slots.free_many(&taken).unwrap();
+    }
+    assert!(slots.touched() <= 3 * CLUSTER_SLOTS, "{} slots touched", slots.touched());
+}
+
+#[test]
+fn the_device_lock_is_taken_only_to_move_a_cluster() {
+    let slots = slots(1 << 16, 1);
+    let mut taken: Vec<_> = (0..1 << 15).map(|_| slots.alloc(Order::PAGE, 0).unwrap()).collect();
+    let before = slots.device_counts();
+    let mut random = 1_u64;
+    for _ in 0..25 {
+        for _ in 0..4096 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let victim = (random >> 33) as usize % taken.len();
+            slots.free(taken.swap_remove(victim), 1).unwrap();
+        }
+        taken.extend((0..4096).map(|_| slots.alloc(Order::PAGE, 0).unwrap()));
+    }
+    let after = slots.device_counts();
+    let acquisitions = after.acquisitions - before.acquisitions;
+    let transitions = after.transitions - before.transitions;
+    assert!(acquisitions <= transitions, "{acquisitions} for {transitions}");
+    assert!(acquisitions < 200_000 / 20, "{acquisitions} in 200,000 operations");
+}
+
+/// What a test does to an allocator and to the model beside it.
+#[derive(Clone, Debug)]
+enum Step {
+    Alloc {
+        order: u8,
+        cpu: usize,
+    },
+    /// Frees one of the folios, whole.
+    Free {
+        which: usize,
+    },
+    /// Frees one page of one of the folios.
+    FreePage {
+        which: usize,
+        page: usize,
+    },
+    /// Frees several folios in one call.
+    FreeMany {
+        from: usize,
+        folios: usize,
+    },
+    /// Frees any range at all.
+    FreeRange {
+        first: u32,
+        pages: usize,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (prop_oneof![5 => 0..=0_u8, 3 => 1..=4_u8, 1 => 5..=9_u8], 0..3_usize)
+            .prop_map(|(order, cpu)| Step::Alloc { order, cpu }),
+        3 => any::<usize>().prop_map(|which| Step::Free { which }),
+        2 => any::<(usize, usize)>().prop_map(|(which, page)| Step::FreePage { which, page }),
+        1 => (any::<usize>(), 0..50_usize)
+            .prop_map(|(from, folios)| Step::FreeMany { from, folios }),
+        1 => (0..2100_u32, 0..520_usize)
+            .prop_map(|(first, pages)| Step::FreeRange { first, pages }),
+    ]
+}
+
+/// The plain twin: a set of taken slots, and the folios as they were given out.
+#[derive(Default)]
+struct Model {
+    taken: BTreeSet<u32>,
+    folios: Vec<(SlotId, usize)>,
+}
+
+impl Model {
+    fn pages_left(&self, folio: (SlotId, usize)) -> Vec<SlotId> {
+        let (first, pages) = folio;
+        let range = first.get()..first.get() + pages as u32;
+        self.taken.range(range).map(|n| SlotId::new(*n)).collect()
+    }
+
+    fn step(&mut self, slots: &Slots, step: &Step) {
+        match *step {
+            Step::Alloc { order, cpu } => {
+                let order = Order::new(order).unwrap();
+                let Some(first) = slots.alloc(order, cpu) else {
+                    assert!(order != Order::PAGE || self.taken.len() == slots.capacity());
+                    return;
+                };
+                assert_eq!(first.index() % order.pages(), 0);
+                for n in first.get()..first.get() + order.pages() as u32 {
+                    assert!((n as usize) < slots.capacity());
+                    assert!(self.taken.insert(n), "slot {n} given twice");
+                }
+                self.folios.push((first, order.pages()));
+            }
+            Step::Free { which } if !self.folios.is_empty() => {
+                let folio = self.folios.swap_remove(which % self.folios.len());
+                let whole = self.pages_left(folio).len() == folio.1;
+                assert_eq!(slots.free(folio.0, folio.1).is_ok(), whole);
+                if whole {
+                    self.forget(folio.0.get()..folio.0.get() + folio.1 as u32);
+                } else {
+                    self.folios.push(folio);
+                }
+            }
+            Step::FreePage { which, page } if !self.folios.is_empty() => {
+                let folio = self.folios[which % self.folios.len()];
+                let slot = folio.0.offset((page % folio.1) as u32);
+                assert_eq!(slots.free(slot, 1).is_ok(), self.taken.remove(&slot.get()));
+            }
+            Step::FreeMany { from, folios } if !self.folios.is_empty() => {
+                let from = from % self.folios.len();
+                let until = (from + folios).min(self.folios.len());
+                let list: Vec<_> = self
+                    .folios
+                    .drain(from..until)
+                    .collect::<Vec<_>>()
+                    .into_iter()
+                    .flat_map(|folio| self.pages_left(folio))
+                    .collect();
+                // A slot freed by hand may belong to two folios by now: name it once.
+                let list: BTreeSet<_> = list.into_iter().collect();
+                let list: Vec<_> = list.into_iter().collect();
+                assert_eq!(slots.free_many(&list), Ok(()));
+                list.iter().for_each(|slot| assert!(self.taken.remove(&slot.get())));
+            }
+            Step::FreeRange { first, pages } => {
+                let range = first..first + pages as u32;
+                let good = pages == 0 && first as usize <= slots.capacity()
+                    || pages > 0
+                        && range.end as usize <= slots.capacity()
+                        && first / 512 == (range.end - 1) / 512
+                        && self.taken.range(range.clone()).count() == pages;
+                assert_eq!(slots.free(SlotId::new(first), pages).is_ok(), good);
+                if good {
+                    self.forget(range);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn forget(&mut self, range: core::ops::Range<u32>) {
+        range.for_each(|n| assert!(self.taken.remove(&n)));
+    }
+}
+
+proptest! {
+    #[test]
+    fn behaves_as_a_set_of_slots(steps in prop::collection::vec(step(), 0..400)) {
+        let slots = slots(2048, 3);
+        let mut model = Model::default();
+        for step in &steps {
+            model.step(&slots, step);
+            slots.check();
+            assert_eq!(slots.taken(), model.taken.len());
+        }
+    }
+}
+
+/// Threads take and free slots at random; each slot carries the mark of its owner.
+#[test]
+fn threads_never_share_a_slot() {
+    const THREADS: usize = 4;
+    let slots = slots(8 * CLUSTER_SLOTS, THREADS);
+    let owner: Vec<AtomicU8> = (0..slots.capacity()).map(|_| AtomicU8::new(0)).collect();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (slots, owner) = (&slots, &owner);
+            scope.spawn(move || torture(slots, owner, thread));
+        }
+    });
+    slots.check();
+    assert_eq!(slots.taken(), 0);
+}
+
+fn torture(slots: &Slots, owner: &[AtomicU8], thread: usize) {
+    let mark = thread as u8 + 1;
+    let mut random = 0x9e37_79b9_u64.wrapping_mul(thread as u64 + 1);
+    let mut held: Vec<(SlotId, usize)> = Vec::new();
+    let claim = |folio: (SlotId, usize), from: u8, to: u8| {
+        for slot in &owner[folio.0.index()..folio.0.index() + folio.1] {
+            assert_eq!(slot.swap(to, Ordering::Relaxed), from, "{} changed hands", folio.0);
+        }
+    };
+    for _ in 0..20_000 {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let dice = (random >> 40) as usize;
+        let order = order([0, 0, 0, 2, 4, 9][dice % 6]);
+        if dice & 0x100 == 0 {
+            if let Some(first) = slots.alloc(order, thread) {
+                claim((first, order.pages()), 0, mark);
+                held.push((first, order.pages()));
+            }
+        } else if !held.is_empty() {
+            let folio = held.swap_remove(dice % held.len());
+            claim(folio, mark, 0);
+            slots.free(folio.0, folio.1).unwrap();
+        }
+    }
+    for folio in held {
+        claim(folio, mark, 0);
+        let list: Vec<_> = (0..folio.1 as u32).map(|n| folio.0.offset(n)).collect();
+        slots.free_many(&list).unwrap();
+    }
+}
