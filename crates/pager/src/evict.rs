@@ -87,7 +87,8 @@ impl Pager {
     pub fn evict_step(&self, worker: &mut Worker) -> Evicted {
         let Some(staging) = self.staging_of(worker.number).hold() else { return Evicted::Nothing };
         let base = (worker.number * BATCH) as u32;
-        let mut batch = Batch { staging, base, start: 0, pages: 0, was: [None; BATCH], freed: 0 };
+        let mut batch =
+            Batch { staging, base, start: 0, pages: 0, was: [None; BATCH], freed: 0 };
         let swept = self.take_batch(&mut batch);
         if batch.pages > 0 {
             self.store_batch(&mut worker.scratch, &mut batch);

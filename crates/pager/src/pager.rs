@@ -220,6 +220,7 @@ impl Pager {
         &self.stagings[worker]
     }
 
+
     pub(crate) fn note_parked_address(&self, parked: u32, address: usize) {
         self.stagings[parked as usize / BATCH].note_address(parked as usize % BATCH, address);
     }
