@@ -96,6 +96,8 @@ void signals_thread(struct worker *w) {
     w->altstack = map_managed(STACK);
     sigaltstack(&(stack_t){.ss_sp = w->altstack, .ss_size = STACK}, NULL);
     self = w;
+    w->thread = pthread_self();
+    w->started = true;
 }
 
 uint64_t signals_seen(void) {
@@ -114,7 +116,7 @@ static bool op_signal(struct worker *w, struct world *d) {
         return true;
     }
     struct worker *to = worker[below(w, opt.threads)];
-    if (!to->done)
+    if (to->started && !to->done)
         pthread_kill(to->thread, SIGUSR1);
     return true;
 }
