@@ -10,6 +10,7 @@
  */
 #include "torture.h"
 #include <sched.h>
+#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
@@ -213,6 +214,24 @@ static _Noreturn void child_main(struct worker *w, struct child *me, bool no_lib
     _exit(0);
 }
 
+/* A program started the modern way: the child shares this address space until it execs. */
+static bool op_spawn(struct worker *w, struct world *d) {
+    char seed[24], *argv[] = {"torture", "--probe", "--seed", seed, NULL};
+    pid_t pid;
+    if (!table || d->shared || w->depth || w->no_threads)
+        return false;
+    struct child *c = child_reserve();
+    if (!c)
+        return false;
+    snprintf(seed, sizeof seed, "%lu", rnd(w));
+    note(w, "spawn", NULL, 0, 0, 0);
+    int e = posix_spawn(&pid, "/proc/self/exe", NULL, NULL, argv, environ);
+    if (e)
+        fail_call(w, "posix_spawn refused", NULL, -e);
+    c->pid = pid;
+    return true;
+}
+
 static void lock_shared(void) {
     for (unsigned i = 0; i < SHARED_WORLDS; i++)
         pthread_rwlock_wrlock(&shared_lock[i]);
@@ -252,5 +271,6 @@ static bool op_fork(struct worker *w, struct world *d) {
 
 const struct op fork_ops[] = {
     {"fork", "fork", 6, op_fork},
+    {"spawn", "fork", 1, op_spawn},
     {0},
 };
