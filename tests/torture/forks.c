@@ -276,7 +276,8 @@ static bool op_fork(struct worker *w, struct world *d) {
         fail_call(w, "fork refused", NULL, -errno);
     if (one_in(w, 2))
         disturb(w, d); /* break the sharing from this side */
-    c->condemned = one_in(w, 4);
+    if (one_in(w, 4))
+        c->condemned = true;
     return true;
 }
 
