@@ -46,6 +46,7 @@ extern crate std;
 
 mod bitmap;
 mod lists;
+mod sync;
 
 pub use lists::DeviceCounts;
 
@@ -54,8 +55,8 @@ use bitmap::{Bitmap, CLUSTER_SLOTS};
 use core::fmt;
 use lists::{List, Lists};
 use octavo_page::sync::atomic::{AtomicU32, Ordering};
-use octavo_page::sync::{Mutex, MutexGuard};
 use octavo_page::{Order, SlotId};
+use sync::{Mutex, MutexGuard};
 
 const ORDERS: usize = Order::MAX.get() as usize + 1;
 
@@ -224,6 +225,14 @@ impl Slots {
     #[must_use]
     pub fn touched(&self) -> usize {
         self.device.lock().touched() * CLUSTER_SLOTS
+    }
+
+    /// Bytes of the allocator's own tables. They were all written when it was made.
+    #[must_use]
+    pub fn table_bytes(&self) -> usize {
+        size_of_val(&*self.clusters)
+            + size_of_val(&*self.current)
+            + Lists::bytes(self.clusters.len())
     }
 
     /// Work done under the device lock since the start.
@@ -505,6 +514,9 @@ fn join(cluster: u32, offset: usize) -> SlotId {
     SlotId::new(cluster * CLUSTER_SLOTS as u32 + offset as u32)
 }
 
+#[cfg(test)]
+#[cfg(loom)]
+mod models;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;

@@ -5,7 +5,6 @@
 //! list to the device lock. Lock order: cluster, then device. Under the device lock a cluster is
 //! only ever *tried*, never waited for.
 
-use crate::bitmap::CLUSTER_SLOTS;
 use alloc::boxed::Box;
 use octavo_page::Order;
 
@@ -91,6 +90,11 @@ impl Lists {
         (0..clusters).for_each(|cluster| lists.push(List::Free, cluster));
         lists.counts = DeviceCounts::default();
         lists
+    }
+
+    /// Bytes of the lists of `clusters` clusters.
+    pub(crate) fn bytes(clusters: usize) -> usize {
+        clusters * size_of::<Link>()
     }
 
     /// Clusters that were ever in use.
@@ -187,5 +191,3 @@ impl Lists {
             .chain(orders().map(List::Frag))
     }
 }
-
-const _: () = assert!(CLUSTER_SLOTS <= u16::MAX as usize);
