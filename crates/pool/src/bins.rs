@@ -1,0 +1,89 @@
+//! Which list a hole of a given size waits in.
+//!
+//! Each power of two is cut into 32 equal bins, so the sizes in a bin differ by at most 3%, and the
+//! smallest sizes have a bin each. A bitmap finds the next bin that holds anything.
+
+use crate::handles::NIL;
+
+/// Binary logarithm of the bins that a power of two is cut into.
+const CUT: u32 = 5;
+/// Sizes below this have a bin each.
+const LINEAR: u32 = 1 << (CUT + 1);
+/// Bins for sizes up to 2^18 words (1 MiB).
+const BINS: usize = (18 - CUT as usize + 1) << CUT;
+
+/// The bin of a hole of `words` words. Larger holes have no smaller bin.
+pub(crate) const fn bin_of(words: u32) -> usize {
+    if words < LINEAR {
+        return words as usize;
+    }
+    let shift = words.ilog2() - CUT;
+    let bin = ((shift << CUT) + (words >> shift)) as usize;
+    if bin < BINS { bin } else { BINS - 1 }
+}
+
+/// The heads of the lists, and which of them are not empty.
+pub(crate) struct Bins {
+    heads: [u32; BINS],
+    filled: [u64; BINS.div_ceil(64)],
+}
+
+impl Bins {
+    pub(crate) const fn new() -> Self {
+        Self { heads: [NIL; BINS], filled: [0; BINS.div_ceil(64)] }
+    }
+
+    pub(crate) fn head(&self, bin: usize) -> u32 {
+        self.heads[bin]
+    }
+
+    pub(crate) fn set_head(&mut self, bin: usize, hole: u32) {
+        self.heads[bin] = hole;
+        let bit = 1 << (bin % 64);
+        if hole == NIL {
+            self.filled[bin / 64] &= !bit;
+        } else {
+            self.filled[bin / 64] |= bit;
+        }
+    }
+
+    /// The first bin from `bin` on that holds a hole.
+    pub(crate) fn next_filled(&self, bin: usize) -> Option<usize> {
+        let mut word = bin / 64;
+        let mut bits = *self.filled.get(word)? & (u64::MAX << (bin % 64));
+        while bits == 0 {
+            word += 1;
+            bits = *self.filled.get(word)?;
+        }
+        Some(word * 64 + bits.trailing_zeros() as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn larger_holes_have_no_smaller_bin_and_a_bin_is_narrow() {
+        let mut low = 4;
+        for words in 5..=1 << 18 {
+            assert!(bin_of(words) >= bin_of(words - 1), "{words}");
+            assert!(bin_of(words) < BINS);
+            if bin_of(words) != bin_of(low) {
+                low = words;
+            }
+            assert!(words - low <= low / 32 || words == 1 << 18, "{low}..{words}");
+        }
+    }
+
+    #[test]
+    fn the_next_filled_bin_is_found_across_words() {
+        let mut bins = Bins::new();
+        assert_eq!(bins.next_filled(0), None);
+        bins.set_head(130, 7);
+        assert_eq!((bins.next_filled(0), bins.next_filled(130)), (Some(130), Some(130)));
+        assert_eq!((bins.next_filled(131), bins.next_filled(BINS + 100)), (None, None));
+        bins.set_head(130, NIL);
+        assert_eq!(bins.next_filled(0), None);
+    }
+}

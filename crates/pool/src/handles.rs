@@ -1,0 +1,257 @@
+//! The handle table: where each object lies, and who may look at it.
+//!
+//! A handle is an index into this table and a generation, so that a stale handle is found out. Its
+//! word says everything about the object, and every change to it is one atomic step:
+//!
+//! ```text
+//!   63         56   55   54      48 47          32 31                     0
+//!  | generation | live |   pins    | length - 1  |  place, in 4-byte words  |
+//!
+//!   free    live 0, pins 0   the place is the next free index
+//!   live    live 1           read() may pin it, compaction may move it while nobody does
+//!   dying   live 0, pins >0  freed while somebody reads; the last reader gives the space back
+//! ```
+//!
+//! Readers never wait: an object is never changed after it was written, so compaction copies it
+//! while it is read, and lets go of the copy when it finds that somebody holds the original.
+//! A word that is all zeros is a free entry that was never used.
+
+use alloc::boxed::Box;
+use core::hint::spin_loop;
+use octavo_page::Handle;
+use octavo_page::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::BadHandle;
+use crate::zeroed::ZeroAtomic;
+
+/// The end of a list of indices.
+pub(crate) const NIL: u32 = u32::MAX;
+
+/// Most bits of a handle that can be index; what is left is generation.
+const MAX_INDEX_BITS: u32 = 28;
+/// Most bits of generation a word holds.
+const MAX_GENERATION_BITS: u32 = 8;
+
+/// Most objects a pool can be made for.
+pub(crate) const MAX_OBJECTS: usize = (1 << MAX_INDEX_BITS) - 1;
+
+const LENGTH_SHIFT: u32 = 32;
+const PIN: u64 = 1 << 48;
+const PINS: u64 = 0x7f << 48;
+const LIVE: u64 = 1 << 55;
+const GENERATION_SHIFT: u32 = 56;
+
+/// One entry of the table, as it was at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Word(u64);
+
+impl Word {
+    const fn place(self) -> u32 {
+        self.0 as u32
+    }
+
+    const fn len(self) -> usize {
+        ((self.0 >> LENGTH_SHIFT) & 0xffff) as usize + 1
+    }
+
+    const fn generation(self) -> u32 {
+        (self.0 >> GENERATION_SHIFT) as u32
+    }
+
+    const fn live(self) -> bool {
+        self.0 & LIVE != 0
+    }
+
+    const fn pinned(self) -> bool {
+        self.0 & PINS != 0
+    }
+
+    /// The object, if compaction may move it now.
+    pub(crate) fn movable(self) -> Option<Object> {
+        (self.live() && !self.pinned()).then(|| self.object())
+    }
+
+    /// Where the object lies; of an object that is dying, where it lay.
+    pub(crate) const fn object(self) -> Object {
+        Object { place: self.place(), len: self.len() }
+    }
+
+    fn with_place(self, place: u32) -> Self {
+        Self(self.0 & !u64::from(u32::MAX) | u64::from(place))
+    }
+}
+
+/// Where the bytes of an object lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Object {
+    /// Offset of its first byte in the arena, in words of 4 bytes.
+    pub place: u32,
+    /// Its bytes, 1 to 65,536.
+    pub len: usize,
+}
+
+/// What freeing a handle leaves to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Killed {
+    pub index: u32,
+    pub object: Object,
+    /// Nobody reads it: the caller gives the space back. Otherwise the last reader does.
+    pub unread: bool,
+}
+
+/// All entries of a pool.
+pub(crate) struct Handles {
+    words: Box<[AtomicU64]>,
+    /// Entries that were used at least once; those from here on are all zeros.
+    used: AtomicU32,
+    index_bits: u32,
+}
+
+impl Handles {
+    /// A table for `max_objects` objects, at most [`MAX_OBJECTS`].
+    pub(crate) fn new(max_objects: usize) -> Self {
+        assert!((1..=MAX_OBJECTS).contains(&max_objects), "the caller checked");
+        let needed = usize::BITS - (max_objects - 1).leading_zeros();
+        Self {
+            words: AtomicU64::table(max_objects),
+            used: AtomicU32::new(0),
+            index_bits: needed.max(u32::BITS - MAX_GENERATION_BITS),
+        }
+    }
+
+    /// The most objects there can be.
+    pub(crate) fn capacity(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Bytes of the table that were ever touched.
+    pub(crate) fn touched_bytes(&self) -> usize {
+        self.used.load(Ordering::Relaxed) as usize * size_of::<AtomicU64>()
+    }
+
+    /// A free entry: from the list that starts at `free`, else one never used.
+    pub(crate) fn take(&self, free: &mut u32) -> Option<u32> {
+        if *free != NIL {
+            let index = *free;
+            *free = self.load(index).place();
+            return Some(index);
+        }
+        let mut used = self.used.load(Ordering::Relaxed);
+        while (used as usize) < self.words.len() {
+            let step = (used + 1, Ordering::Relaxed, Ordering::Relaxed);
+            match self.used.compare_exchange_weak(used, step.0, step.1, step.2) {
+                Ok(index) => return Some(index),
+                Err(now) => used = now,
+            }
+        }
+        None
+    }
+
+    /// Puts an entry that [`take`](Self::take) gave, and that was not published, on the list `free`.
+    pub(crate) fn put_back(&self, index: u32, free: &mut u32) {
+        self.put(index, self.load(index).generation(), free);
+    }
+
+    /// Puts the entry of an object that is gone on the list `free`. Handles made from it before no
+    /// longer name anything.
+    pub(crate) fn retire(&self, index: u32, free: &mut u32) {
+        self.put(index, self.load(index).generation() + 1, free);
+    }
+
+    fn put(&self, index: u32, generation: u32, free: &mut u32) {
+        let word = u64::from(generation) << GENERATION_SHIFT | u64::from(*free);
+        self.words[index as usize].store(word, Ordering::Release);
+        *free = index;
+    }
+
+    /// Makes a taken entry name `object`, pinned once for the one that writes it.
+    pub(crate) fn publish(&self, index: u32, object: Object) -> Handle {
+        let generation = self.load(index).generation();
+        let word = u64::from(generation) << GENERATION_SHIFT
+            | LIVE
+            | PIN
+            | ((object.len - 1) as u64) << LENGTH_SHIFT
+            | u64::from(object.place);
+        self.words[index as usize].store(word, Ordering::Release);
+        Handle::from_bits((generation & self.generation_mask()) << self.index_bits | index)
+    }
+
+    /// Holds the object where it is until [`unpin`](Self::unpin).
+    pub(crate) fn pin(&self, handle: Handle) -> Result<(u32, Object), BadHandle> {
+        let index = self.index_of(handle)?;
+        let word = self.change(index, handle, |word| {
+            // 127 threads in one object: wait for one of them rather than let the count run over.
+            (word.0 & PINS != PINS).then_some(Word(word.0 + PIN))
+        })?;
+        Ok((index, word.object()))
+    }
+
+    /// Ends one pin. The object, when it was freed meanwhile and this was its last reader: the
+    /// caller gives its space back.
+    #[must_use]
+    pub(crate) fn unpin(&self, index: u32) -> Option<Object> {
+        let before = Word(self.words[index as usize].fetch_sub(PIN, Ordering::AcqRel));
+        debug_assert!(before.pinned(), "a pin is ended once");
+        (!before.live() && before.0 & PINS == PIN).then(|| before.object())
+    }
+
+    /// Ends the object's life: from here on no handle names it.
+    pub(crate) fn kill(&self, handle: Handle) -> Result<Killed, BadHandle> {
+        let index = self.index_of(handle)?;
+        let word = self.change(index, handle, |word| Some(Word(word.0 & !LIVE)))?;
+        Ok(Killed { index, object: word.object(), unread: !word.pinned() })
+    }
+
+    /// The entry as it is now.
+    pub(crate) fn load(&self, index: u32) -> Word {
+        Word(self.words[index as usize].load(Ordering::Acquire))
+    }
+
+    /// Says that the object has moved to `place`, unless somebody pinned or freed it since `seen`.
+    #[must_use]
+    pub(crate) fn relocate(&self, index: u32, seen: Word, place: u32) -> bool {
+        let new = seen.with_place(place).0;
+        let entry = &self.words[index as usize];
+        entry.compare_exchange(seen.0, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Replaces the word of a live object by what `next` makes of it, waiting while that is `None`;
+    /// gives the word as it was.
+    fn change(
+        &self,
+        index: u32,
+        handle: Handle,
+        next: impl Fn(Word) -> Option<Word>,
+    ) -> Result<Word, BadHandle> {
+        let entry = &self.words[index as usize];
+        let mut word = self.load(index);
+        loop {
+            if !self.names(handle, word) {
+                return Err(BadHandle(handle));
+            }
+            let Some(new) = next(word) else {
+                spin_loop();
+                word = self.load(index);
+                continue;
+            };
+            match entry.compare_exchange_weak(word.0, new.0, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(word),
+                Err(now) => word = Word(now),
+            }
+        }
+    }
+
+    fn names(&self, handle: Handle, word: Word) -> bool {
+        word.live()
+            && word.generation() & self.generation_mask() == handle.bits() >> self.index_bits
+    }
+
+    fn index_of(&self, handle: Handle) -> Result<u32, BadHandle> {
+        let index = handle.bits() & ((1 << self.index_bits) - 1);
+        if (index as usize) < self.words.len() { Ok(index) } else { Err(BadHandle(handle)) }
+    }
+
+    const fn generation_mask(&self) -> u32 {
+        (1 << (u32::BITS - self.index_bits)) - 1
+    }
+}

@@ -1,0 +1,143 @@
+//! Random operations, with frames that run out, against a map from handle to bytes.
+
+use super::{TestArena, pool};
+use crate::{AllocError, BadHandle, Pool};
+use octavo_page::Handle;
+use proptest::prelude::*;
+use std::vec::Vec;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Store(usize),
+    Free(usize),
+    FreeMany(usize, usize),
+    FreeStale(usize),
+    Read(usize),
+    Compact(usize),
+    Frames(usize),
+}
+
+fn op(max: usize) -> impl Strategy<Value = Op> {
+    let len = prop_oneof![
+        8 => 1..=max / 4,
+        4 => 1..=max,
+        2 => max - 80..=max,
+        1 => 1..=40_usize,
+    ];
+    prop_oneof![
+        12 => len.prop_map(Op::Store),
+        7 => any::<usize>().prop_map(Op::Free),
+        1 => (any::<usize>(), 0..80_usize).prop_map(|(at, n)| Op::FreeMany(at, n)),
+        1 => any::<usize>().prop_map(Op::FreeStale),
+        2 => any::<usize>().prop_map(Op::Read),
+        2 => (0..40_usize).prop_map(Op::Compact),
+        1 => prop_oneof![Just(usize::MAX), 0..8_usize].prop_map(Op::Frames),
+    ]
+}
+
+struct Model {
+    pool: Pool<TestArena>,
+    live: Vec<(Handle, Vec<u8>)>,
+    stale: Vec<Handle>,
+    stored: usize,
+}
+
+impl Model {
+    fn apply(&mut self, op: &Op) {
+        match *op {
+            Op::Store(len) => self.store(len),
+            Op::Free(at) if !self.live.is_empty() => {
+                let (handle, bytes) = self.live.swap_remove(at % self.live.len());
+                assert_eq!(self.pool.free(handle), Ok(bytes.len()));
+                self.stale.push(handle);
+            }
+            Op::FreeMany(at, n) if !self.live.is_empty() => {
+                let from = at % self.live.len();
+                let to = (from + n).min(self.live.len());
+                let gone: Vec<_> = self.live.drain(from..to).collect();
+                let mut handles: Vec<_> = gone.iter().map(|(handle, _)| *handle).collect();
+                handles.extend(handles.first().copied());
+                let freed = self.pool.free_many(&handles);
+                assert_eq!(freed.objects, gone.len());
+                assert_eq!(freed.bytes, gone.iter().map(|(_, bytes)| bytes.len()).sum::<usize>());
+                assert_eq!(freed.refused, usize::from(!gone.is_empty()));
+                self.stale.extend(gone.iter().map(|(handle, _)| handle));
+            }
+            Op::FreeStale(at) if !self.stale.is_empty() => {
+                let handle = self.stale[at % self.stale.len()];
+                if self.live.iter().all(|(live, _)| *live != handle) {
+                    assert_eq!(self.pool.free(handle), Err(BadHandle(handle)));
+                }
+            }
+            Op::Read(at) if !self.live.is_empty() => {
+                let (handle, bytes) = &self.live[at % self.live.len()];
+                self.pool.read(*handle, |found| assert_eq!(found, bytes)).expect("live");
+            }
+            Op::Compact(moves) => {
+                let before = self.pool.stats();
+                let done = self.pool.compact(moves);
+                assert!(done.moved <= moves);
+                let after = self.pool.stats();
+                assert_eq!(before.pages - done.pages_freed, after.pages.min(before.pages));
+            }
+            Op::Frames(frames) => self.pool.arena().set_frames(frames),
+            _ => {}
+        }
+    }
+
+    fn store(&mut self, len: usize) {
+        self.stored += 1;
+        let bytes: Vec<u8> = (0..len).map(|n| (n * 31 + self.stored * 17) as u8).collect();
+        let before = self.pool.stats();
+        match self.pool.store(&bytes) {
+            Ok(handle) => self.live.push((handle, bytes)),
+            Err(AllocError::OutOfFrames | AllocError::Full(_)) => {
+                let after = self.pool.stats();
+                assert_eq!((before.pages, before.objects), (after.pages, after.objects));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn check(&self) {
+        self.pool.check();
+        let stats = self.pool.stats();
+        assert_eq!(stats.objects, self.live.len());
+        assert_eq!(stats.compressed_bytes, self.live.iter().map(|(_, b)| b.len()).sum::<usize>());
+        assert_eq!(stats.pages, self.pool.arena().committed());
+        for (handle, bytes) in &self.live {
+            self.pool.read(*handle, |found| assert_eq!(found, bytes)).expect("live");
+        }
+    }
+}
+
+fn run(chain: usize, max: usize, pages: usize, ops: &[Op]) {
+    let pool = pool(pages, chain, max, 150);
+    let mut model = Model { pool, live: Vec::new(), stale: Vec::new(), stored: 0 };
+    for op in ops {
+        model.apply(op);
+        model.pool.check();
+    }
+    model.check();
+    let all: Vec<_> = model.live.drain(..).map(|(handle, _)| handle).collect();
+    assert_eq!(model.pool.free_many(&all).objects, all.len());
+    model.check();
+    assert_eq!(model.pool.arena().committed(), 0);
+}
+
+proptest! {
+    #[test]
+    fn small_units(chain in 1..=16_usize, ops in prop::collection::vec(op(4096), 0..400)) {
+        run(chain, 4096, 200, &ops);
+    }
+
+    #[test]
+    fn medium_units(chain in 1..=16_usize, ops in prop::collection::vec(op(16384), 0..300)) {
+        run(chain, 16384, 400, &ops);
+    }
+
+    #[test]
+    fn large_units(chain in 1..=16_usize, ops in prop::collection::vec(op(65536), 0..150)) {
+        run(chain, 65536, 800, &ops);
+    }
+}

@@ -1,0 +1,177 @@
+//! The descriptors of zspages, and the stack of those that nobody uses.
+//!
+//! A zspage is a run of pages side by side in the arena. A lane takes one when it has no hole that
+//! fits, and gives it back when the last object is gone. The fields of a zspage in use belong to
+//! its lane's lock (the atomics are there so that the table can be shared, not to order anything);
+//! the stack of spares is a Treiber stack with a count against ABA, so no lock stands between lanes.
+
+use alloc::boxed::Box;
+use octavo_page::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::handles::NIL;
+use crate::zeroed::ZeroAtomic;
+
+/// What a zspage holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// Blocks of any size, back to back.
+    Packed,
+    /// Slots of the largest object's pages, one object each.
+    Huge,
+}
+
+/// Fields of one zspage, in the order they lie in the table.
+const FIELDS: usize = 5;
+const OWNER: usize = 0;
+const FILL: usize = 1;
+const PAGES: usize = 2;
+const NEXT: usize = 3;
+const PREV: usize = 4;
+
+/// Bytes of one descriptor.
+pub(crate) const DESCRIPTOR_BYTES: usize = FIELDS * size_of::<u32>();
+
+/// The table of all zspages of an arena.
+pub(crate) struct Zspages {
+    fields: Box<[AtomicU32]>,
+    /// Zspages that were used at least once.
+    used: AtomicU32,
+    /// Top of the stack of spares: its number plus 1 below, a count of changes above.
+    spares: AtomicU64,
+}
+
+impl Zspages {
+    /// Descriptors for `count` zspages.
+    pub(crate) fn new(count: usize) -> Self {
+        Self {
+            fields: AtomicU32::table(count * FIELDS),
+            used: AtomicU32::new(0),
+            spares: AtomicU64::new(0),
+        }
+    }
+
+    /// The number of zspages there can be.
+    pub(crate) fn capacity(&self) -> u32 {
+        (self.fields.len() / FIELDS) as u32
+    }
+
+    /// Zspages that were used at least once; all others are past these.
+    pub(crate) fn used(&self) -> u32 {
+        self.used.load(Ordering::Acquire)
+    }
+
+    /// A zspage that nobody uses, for `lane`; `None` when the arena is given out.
+    pub(crate) fn take(&self, lane: usize, kind: Kind) -> Option<u32> {
+        let zspage = self.pop().or_else(|| self.fresh())?;
+        self.set(zspage, FILL, 0);
+        self.set(zspage, PAGES, 0);
+        let huge = u32::from(kind == Kind::Huge);
+        self.set(zspage, OWNER, (lane as u32) << 2 | huge << 1 | 1);
+        Some(zspage)
+    }
+
+    /// Gives an empty zspage back.
+    pub(crate) fn give(&self, zspage: u32) {
+        debug_assert_eq!((self.fill(zspage), self.pages(zspage)), (0, 0), "given back empty");
+        self.set(zspage, OWNER, 0);
+        let mut top = self.spares.load(Ordering::Relaxed);
+        loop {
+            self.set(zspage, NEXT, top as u32);
+            let new = count_up(top) | u64::from(zspage + 1);
+            let done = (Ordering::AcqRel, Ordering::Relaxed);
+            match self.spares.compare_exchange_weak(top, new, done.0, done.1) {
+                Ok(_) => return,
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    fn pop(&self) -> Option<u32> {
+        let mut top = self.spares.load(Ordering::Acquire);
+        loop {
+            let zspage = (top as u32).checked_sub(1)?;
+            let new = count_up(top) | u64::from(self.get(zspage, NEXT));
+            let done = (Ordering::AcqRel, Ordering::Acquire);
+            match self.spares.compare_exchange_weak(top, new, done.0, done.1) {
+                Ok(_) => return Some(zspage),
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    fn fresh(&self) -> Option<u32> {
+        let mut used = self.used();
+        while used < self.capacity() {
+            let done = (Ordering::AcqRel, Ordering::Acquire);
+            match self.used.compare_exchange_weak(used, used + 1, done.0, done.1) {
+                Ok(zspage) => return Some(zspage),
+                Err(now) => used = now,
+            }
+        }
+        None
+    }
+
+    /// The lane that a zspage in use belongs to.
+    pub(crate) fn lane(&self, zspage: u32) -> usize {
+        (self.get(zspage, OWNER) >> 2) as usize
+    }
+
+    /// Whether `lane` holds the zspage, for `kind`.
+    pub(crate) fn is(&self, zspage: u32, lane: usize, kind: Kind) -> bool {
+        let huge = u32::from(kind == Kind::Huge);
+        self.get(zspage, OWNER) == (lane as u32) << 2 | huge << 1 | 1
+    }
+
+    /// Packed: words that blocks fill. Huge: a bit for each slot that holds an object.
+    pub(crate) fn fill(&self, zspage: u32) -> u32 {
+        self.get(zspage, FILL)
+    }
+
+    pub(crate) fn set_fill(&self, zspage: u32, fill: u32) {
+        self.set(zspage, FILL, fill);
+    }
+
+    /// Pages that are backed by frames.
+    pub(crate) fn pages(&self, zspage: u32) -> u32 {
+        self.get(zspage, PAGES)
+    }
+
+    pub(crate) fn set_pages(&self, zspage: u32, pages: u32) {
+        self.set(zspage, PAGES, pages);
+    }
+
+    /// Puts the zspage first in the list `head`.
+    pub(crate) fn link(&self, head: &mut u32, zspage: u32) {
+        self.set(zspage, NEXT, *head);
+        self.set(zspage, PREV, NIL);
+        if *head != NIL {
+            self.set(*head, PREV, zspage);
+        }
+        *head = zspage;
+    }
+
+    /// Takes the zspage out of the list `head`.
+    pub(crate) fn unlink(&self, head: &mut u32, zspage: u32) {
+        let (next, prev) = (self.get(zspage, NEXT), self.get(zspage, PREV));
+        if prev == NIL {
+            *head = next
+        } else {
+            self.set(prev, NEXT, next)
+        }
+        if next != NIL {
+            self.set(next, PREV, prev);
+        }
+    }
+
+    fn get(&self, zspage: u32, field: usize) -> u32 {
+        self.fields[zspage as usize * FIELDS + field].load(Ordering::Relaxed)
+    }
+
+    fn set(&self, zspage: u32, field: usize, value: u32) {
+        self.fields[zspage as usize * FIELDS + field].store(value, Ordering::Relaxed);
+    }
+}
+
+const fn count_up(top: u64) -> u64 {
+    ((top >> 32) + 1) << 32
+}
