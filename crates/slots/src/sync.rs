@@ -4,13 +4,13 @@
 //! finds a deadlock where there is none (`rt::Mutex::post_acquire` blocks every thread whose next
 //! operation is on that mutex). Isolating a cluster is exactly such a try under another lock.
 
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 pub(crate) use octavo_page::sync::{Mutex, MutexGuard};
 
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 pub(crate) use model::{Mutex, MutexGuard};
 
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 mod model {
     use core::ops::{Deref, DerefMut};
     use loom::sync::Condvar;

@@ -33,6 +33,9 @@ extern crate alloc;
 extern crate std;
 
 mod errors;
+#[cfg(test)]
+#[cfg(loom)]
+mod models;
 mod scratch;
 mod stats;
 mod table;
