@@ -5,10 +5,12 @@
 //! the same functions.
 
 use crate::run::{self, FLOOR, Refusal};
-use crate::uffd::{self, Feature, Missing, Probe, REQUIRED, Rights};
+use crate::uffd::{self, Answerer, Feature, Missing, Probe, REQUIRED, Rights};
 use clap::Args;
 use comfy_table::{Table, presets};
 use octavo_bench::host::{self, Machine};
+use octavo_sys::Errno;
+use rustix::fs::Access;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use std::fmt::Display;
@@ -107,25 +109,30 @@ fn print_table(checks: &[Check], ok: bool) {
 fn checks() -> Vec<Check> {
     let (probe, rights) = (uffd::probe(), uffd::rights());
     let mut checks = vec![Check::fact("kernel", host::kernel_release())];
-    checks.extend(REQUIRED.iter().map(|feature| feature_check(*feature, &probe)));
+    let features = REQUIRED.into_iter().zip(probe.alone);
+    checks.extend(features.map(|(feature, alone)| feature_check(feature, alone)));
     checks.push(verdict_check(&probe, rights));
-    checks.extend(privileges(&probe, rights));
+    checks.extend(privileges(rights));
     checks.extend(memory());
     checks.push(Check::fact("processors", host::cpus()));
     checks.extend(host::huge_pages().map(|setting| Check::fact("huge pages", setting)));
     checks.extend(map_count());
     checks.push(object());
-    checks.extend([4, 64].map(fault));
+    for answerer in [Answerer::SameCpu, Answerer::AnyCpu] {
+        checks.extend([4, 64].map(|kib| fault(kib, answerer)));
+    }
     checks
 }
 
-/// A feature the kernel must have; where nothing can be opened, that is another line's matter.
-fn feature_check(feature: Feature, probe: &Probe) -> Check {
+/// A feature the kernel must have; another refusal than "no such feature" is another line's matter.
+fn feature_check(feature: Feature, alone: Result<(), Errno>) -> Check {
     let name = format!("userfaultfd {}", feature.name);
-    match probe.offered {
-        None => Check::fact(name, "not known"),
-        Some(offered) if offered & feature.bit != 0 => Check::good(name, "present"),
-        Some(_) => Check::bad(name, "absent", format!("use Linux {} or later", feature.since)),
+    match alone {
+        Ok(()) => Check::good(name, "present"),
+        Err(Errno::EINVAL) => {
+            Check::bad(name, "absent", format!("use Linux {} or later", feature.since))
+        }
+        Err(_) => Check::fact(name, "not known"),
     }
 }
 
@@ -142,17 +149,16 @@ fn verdict_check(probe: &Probe, rights: Rights) -> Check {
 }
 
 /// The facts behind the verdict.
-fn privileges(probe: &Probe, rights: Rights) -> Vec<Check> {
-    let outcome = |result: Result<(), _>| match result {
-        Ok(()) => "allowed".to_owned(),
-        Err(why) => format!("refused: {why}"),
-    };
+fn privileges(rights: Rights) -> Vec<Check> {
     let setting = host::number_in(Path::new("/proc/sys/vm/unprivileged_userfaultfd"));
     let namespace = if rights.initial_namespace { "" } else { ", in a user namespace" };
+    let device = match rustix::fs::access(uffd::DEVICE, Access::READ_OK | Access::WRITE_OK) {
+        Ok(()) => "can be opened".to_owned(),
+        Err(why) => why.to_string(),
+    };
     let mut facts = vec![
-        Check::fact("  by system call", outcome(probe.syscall)),
-        Check::fact(format!("  by {}", uffd::DEVICE), outcome(probe.device)),
         Check::fact("  CAP_SYS_PTRACE", format!("{}{namespace}", yes(rights.ptrace))),
+        Check::fact(format!("  {}", uffd::DEVICE), device),
         Check::fact("  seccomp filter", yes(rights.seccomp)),
     ];
     facts.extend(setting.map(|s| Check::fact("  vm.unprivileged_userfaultfd", s)));
@@ -212,9 +218,13 @@ fn object() -> Check {
 }
 
 /// What a fault costs here. Slow is not wrong, and without userfaultfd another line says why.
-fn fault(kib: usize) -> Check {
-    let name = format!("fault of {kib} KiB answered by another thread");
-    match uffd::fault_cost(kib << 10, FAULTS) {
+fn fault(kib: usize, answerer: Answerer) -> Check {
+    let place = match answerer {
+        Answerer::SameCpu => "the same",
+        Answerer::AnyCpu => "any",
+    };
+    let name = format!("fault of {kib} KiB, answered on {place} processor");
+    match uffd::fault_cost(kib << 10, FAULTS, answerer) {
         Ok(time) => Check::fact(name, format!("{:.1} us", time.as_secs_f64() * 1e6)),
         Err(why) => Check::fact(name, format!("not measured: {why}")),
     }

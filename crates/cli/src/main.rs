@@ -6,6 +6,8 @@
 
 mod bench;
 mod doctor;
+#[cfg(not(test))]
+mod entry;
 mod program;
 mod run;
 mod uffd;
@@ -33,16 +35,6 @@ enum Command {
     BenchSwapWorker(bench::WorkerArgs),
     #[command(hide = true)]
     BenchSwapPeer(bench::PeerArgs),
-}
-
-/// The C entry: Rust's own would set SIGPIPE aside, and the program `octavo run` becomes would
-/// inherit that. So would a `doctor | head`, which should end quietly.
-#[cfg(not(test))]
-#[allow(unsafe_code)]
-// SAFETY: the name is the C runtime's for the entry of a program, and there is one in a program.
-#[unsafe(no_mangle)]
-extern "C" fn main() -> i32 {
-    std::process::exit(command())
 }
 
 /// Does what the arguments ask for and gives the exit status.

@@ -42,11 +42,12 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use worker::{Phase, Report};
 
-/// What all rounds together may take; the one that would pass it is not begun.
+/// What all rounds together may take; the one that would pass it is not begun, and one that does
+/// pass it is broken off.
 const BUDGET: Duration = Duration::from_secs(285);
 
 /// What one phase may take before its side counts as stuck.
-const PATIENCE: Duration = Duration::from_secs(240);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Memory of a process that no limit of Octavo's counts: its stack, its libraries' data.
 const UNMANAGED: u64 = 16 << 20;
@@ -144,6 +145,9 @@ pub enum SwapError {
         /// The limit and what no limit counts, bytes.
         allowed: u64,
     },
+    /// The time is up before every side ran once.
+    #[error("not one round ended within {} s; take a smaller --size, or fewer peers", BUDGET.as_secs())]
+    OutOfTime,
     /// Ctrl-C and its like. Everything is removed.
     #[error("interrupted; everything is removed")]
     Interrupted,
@@ -298,16 +302,18 @@ pub fn compare(options: &Options) -> Result<Outcome, SwapError> {
     // Looked through once here, so that the page cache they take is charged to no peer's cgroup.
     Pages::open(&options.pages)?;
     let mut driver = Driver::new(options)?;
-    let begin = Instant::now();
     let mut longest = Duration::ZERO;
     for round in 0..options.rounds {
-        if begin.elapsed() + longest > BUDGET {
+        let begin = Instant::now();
+        if begin + longest > driver.deadline {
             break;
         }
-        let round_begin = Instant::now();
         driver.round = round;
-        driver.round()?;
-        longest = longest.max(round_begin.elapsed());
+        match driver.round() {
+            Err(SwapError::OutOfTime) if round > 0 => break,
+            other => other?,
+        }
+        longest = longest.max(begin.elapsed());
     }
     driver.progress.finish_and_clear();
     Ok(driver.outcome())
@@ -319,6 +325,7 @@ struct Driver<'a> {
     machine: Machine,
     progress: ProgressBar,
     interrupted: Arc<AtomicBool>,
+    deadline: Instant,
     round: usize,
     sides: Vec<Side>,
     failed: Option<SwapError>,
@@ -345,8 +352,16 @@ impl<'a> Driver<'a> {
                 sides.push(Side { system: "octavo", peer, threads, samples: Vec::new() });
             }
         }
-        let (round, failed) = (0, None);
-        Ok(Self { options, machine, progress, interrupted, round, sides, failed })
+        Ok(Self {
+            options,
+            machine,
+            progress,
+            interrupted,
+            deadline: Instant::now() + BUDGET,
+            round: 0,
+            sides,
+            failed: None,
+        })
     }
 
     /// Every side once, Octavo's after the peer that sets its memory.
@@ -363,7 +378,7 @@ impl<'a> Driver<'a> {
                 }
                 _ if self.failed.is_some() => continue,
                 _ => match self.octavo(total, threads) {
-                    Err(SwapError::Interrupted) => return Err(SwapError::Interrupted),
+                    Err(why @ (SwapError::Interrupted | SwapError::OutOfTime)) => return Err(why),
                     Err(why) => {
                         self.failed = Some(why);
                         continue;
@@ -444,7 +459,7 @@ impl<'a> Driver<'a> {
             let at = self.round + 1;
             self.progress
                 .set_message(format!("round {at} of {rounds}: {}: {phase:?}", worker.side));
-            let report = worker.phase(&self.interrupted)?;
+            let report = worker.phase(&self.interrupted, self.deadline)?;
             assert_eq!(report.phase, phase, "driver and worker are of one build");
             sample.reports.push(report);
             sample.anon_bytes = sample.anon_bytes.max(worker.anon_bytes());
@@ -558,8 +573,12 @@ fn mib(bytes: u64) -> String {
 fn cells(row: &Row) -> Vec<String> {
     let mut cells = vec![row.system.clone(), row.threads.to_string(), mib(row.total_memory_bytes)];
     cells.extend(row.figures().map(|figure| {
-        let spread = (figure.greatest - figure.least) / figure.median * 100.0;
-        format!("{:.1} ±{:.0}%", figure.median, spread / 2.0)
+        let spread = (figure.greatest - figure.least) / 2.0 / figure.median * 100.0;
+        if row.rounds == 1 {
+            format!("{:.1}", figure.median)
+        } else {
+            format!("{:.1} ±{spread:.0}%", figure.median)
+        }
     }));
     cells.push(row.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")));
     cells.push(row.pool_bytes.map_or("-".to_owned(), mib));
@@ -661,12 +680,15 @@ impl Worker {
     }
 
     /// Lets it do its next phase.
-    fn phase(&mut self, interrupted: &AtomicBool) -> Result<Report, SwapError> {
+    fn phase(&mut self, interrupted: &AtomicBool, deadline: Instant) -> Result<Report, SwapError> {
         let told = self.go.as_mut().map(|go| go.write_all(b"go\n"));
         let begin = Instant::now();
         loop {
             if interrupted.load(Ordering::Relaxed) {
                 return Err(SwapError::Interrupted);
+            }
+            if Instant::now() > deadline {
+                return Err(SwapError::OutOfTime);
             }
             if begin.elapsed() > PATIENCE {
                 return Err(SwapError::Stuck { side: self.side.clone() });

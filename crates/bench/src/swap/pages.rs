@@ -16,14 +16,13 @@
 //! has to be kept for a page but one byte, its version. The weights are odd and differ, so a word
 //! that is wrong, or stands at another place, shows.
 //!
-//! `unsafe` is reopened because mapping a file is: the page files must be neither read into
-//! memory that Octavo would manage nor copied by a system call that would be measured.
-#![allow(unsafe_code)]
+//! The files are read in small runs into a buffer that stays in the processor's cache: source pages
+//! held in memory would be memory that has to be compressed, too.
 
-use memmap2::Mmap;
 use octavo_page::PAGE_SIZE;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -46,6 +45,9 @@ pub enum PagesError {
         /// What stands in the way.
         why: io::Error,
     },
+    /// Became shorter, or unreadable, after it was opened.
+    #[error("--pages: reading again: {0}; leave the files as they are meanwhile")]
+    Changed(#[from] io::Error),
     /// Not a single page among them.
     #[error("--pages: the files hold no whole page of {PAGE_SIZE} bytes; name larger ones")]
     Empty,
@@ -61,40 +63,91 @@ struct Source {
 
 /// The pages of some files.
 pub struct Pages {
-    files: Vec<Mmap>,
+    files: Vec<PageFile>,
     sources: Vec<Source>,
 }
 
+/// A file, and how many whole pages it has.
+struct PageFile {
+    file: File,
+    pages: usize,
+}
+
+/// Pages that are read at once.
+const RUN: usize = 16;
+
+/// A buffer for [`Pages::fill`].
+pub struct Buffer(Box<[Page; RUN]>);
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Self(Box::new([[0; PAGE_SIZE]; RUN]))
+    }
+}
+
+impl PageFile {
+    /// Reads pages from number `first` on, as many as there are and the buffer holds.
+    fn read<'b>(&self, first: usize, buffer: &'b mut Buffer) -> io::Result<&'b [Page]> {
+        let run = &mut buffer.0[..RUN.min(self.pages - first)];
+        self.file.read_exact_at(run.as_flattened_mut(), (first * PAGE_SIZE) as u64)?;
+        Ok(run)
+    }
+}
+
 impl Pages {
-    /// Maps the files, in their order; what is less than a page at an end is left out.
+    /// Looks through the files, in their order; what is less than a page at an end is left out.
     ///
     /// # Errors
-    /// When a file cannot be mapped, or there is no page in any.
+    /// When a file cannot be read, or there is no page in any.
     pub fn open(files: &[impl AsRef<Path>]) -> Result<Self, PagesError> {
-        let map = |file: &Path| {
-            let opened = File::open(file)?;
-            // SAFETY: the mapping is read-only and private to us. Somebody who changes the file
-            // meanwhile spoils the checksums, which the workload reports; a file that is cut
-            // short ends the worker by SIGBUS.
-            unsafe { Mmap::map(&opened) }
-        };
-        let files = files.iter().map(|file| {
+        let mut pages = Self { files: Vec::new(), sources: Vec::new() };
+        for file in files {
             let file = file.as_ref();
-            map(file).map_err(|why| PagesError::Read { file: file.to_path_buf(), why })
-        });
-        let files = files.collect::<Result<Vec<_>, _>>()?;
-        let sources: Vec<_> = files.iter().flat_map(|f| f.as_chunks().0).map(source).collect();
-        if sources.is_empty() {
-            return Err(PagesError::Empty);
+            pages.add(file).map_err(|why| PagesError::Read { file: file.to_path_buf(), why })?;
         }
-        Ok(Self { files, sources })
+        if pages.sources.is_empty() { Err(PagesError::Empty) } else { Ok(pages) }
     }
 
-    /// Writes page `number` of the workload.
-    pub fn fill(&self, number: u64, page: &mut Page) {
-        let (bytes, source) = self.source(number);
-        page.copy_from_slice(bytes);
-        if source.same_filled {
+    fn add(&mut self, path: &Path) -> io::Result<()> {
+        let file = File::open(path)?;
+        let pages = file.metadata()?.len() as usize / PAGE_SIZE;
+        let file = PageFile { file, pages };
+        let mut buffer = Buffer::default();
+        for first in (0..pages).step_by(RUN) {
+            self.sources.extend(file.read(first, &mut buffer)?.iter().map(source));
+        }
+        self.files.push(file);
+        Ok(())
+    }
+
+    /// Writes the pages from number `first` on into `memory`, in order.
+    ///
+    /// # Errors
+    /// When a file cannot be read any more.
+    pub fn fill(
+        &self,
+        first: u64,
+        mut memory: &mut [Page],
+        buffer: &mut Buffer,
+    ) -> Result<(), PagesError> {
+        let mut number = first;
+        while !memory.is_empty() {
+            let (file, index) = self.place(number);
+            let run = file.read(index, buffer)?;
+            let (now, later) = memory.split_at_mut(run.len().min(memory.len()));
+            for (page, bytes) in now.iter_mut().zip(run) {
+                page.copy_from_slice(bytes);
+                self.stamp(number, page);
+                number += 1;
+            }
+            memory = later;
+        }
+        Ok(())
+    }
+
+    /// Makes a source page page `number`.
+    fn stamp(&self, number: u64, page: &mut Page) {
+        if self.source(number).same_filled {
             page.as_chunks_mut().0.iter_mut().for_each(|word| xor(word, number));
         } else {
             xor(last(page), number);
@@ -104,7 +157,7 @@ impl Pages {
     /// The sum of page `number` after `version` writes.
     #[must_use]
     pub fn sum(&self, number: u64, version: u8) -> u64 {
-        let (_, source) = self.source(number);
+        let source = self.source(number);
         let filled = source.last ^ number;
         let sum = if source.same_filled {
             filled.wrapping_mul((WORDS * WORDS) as u64) // the sum of the first odd numbers
@@ -114,16 +167,18 @@ impl Pages {
         exchange(sum, filled, filled ^ stamp(version))
     }
 
-    /// Bytes and facts of the page that page `number` is made of.
-    fn source(&self, number: u64) -> (&Page, Source) {
+    fn source(&self, number: u64) -> Source {
+        self.sources[(number % self.sources.len() as u64) as usize]
+    }
+
+    /// The file, and the number of the page in it, that page `number` is made of.
+    fn place(&self, number: u64) -> (&PageFile, usize) {
         let mut index = (number % self.sources.len() as u64) as usize;
-        let source = self.sources[index];
         for file in &self.files {
-            let pages = file.as_chunks().0;
-            match pages.get(index) {
-                Some(page) => return (page, source),
-                None => index -= pages.len(),
+            if index < file.pages {
+                return (file, index);
             }
+            index -= file.pages;
         }
         unreachable!("there is a page for every source");
     }
@@ -191,8 +246,7 @@ mod tests {
             versions in proptest::collection::vec(any::<u8>(), 0..4),
         ) {
             let (_dir, pages) = pages();
-            let mut page = [0; PAGE_SIZE];
-            pages.fill(number, &mut page);
+            let mut page = page(&pages, number);
             let mut version = 0;
             prop_assert_eq!(sum(&page), pages.sum(number, version));
             for next in versions {
@@ -205,11 +259,28 @@ mod tests {
         #[test]
         fn a_wrong_word_or_place_shows(number in 0u64..1 << 40, at in 0..WORDS, other: u64) {
             let (_dir, pages) = pages();
-            let mut page = [0; PAGE_SIZE];
-            pages.fill(number, &mut page);
+            let mut page = page(&pages, number);
             prop_assume!(other != 0);
             xor(&mut page.as_chunks_mut().0[at], other);
             prop_assert_ne!(sum(&page), pages.sum(number, 0));
+        }
+    }
+
+    fn page(pages: &Pages, number: u64) -> Page {
+        let mut page = [[0; PAGE_SIZE]];
+        pages.fill(number, &mut page, &mut Buffer::default()).expect("filled");
+        page[0]
+    }
+
+    #[test]
+    fn a_run_is_the_pages_one_by_one() {
+        let (_dir, pages) = pages();
+        for (first, count) in [(0, 1), (1, 70), (5, 3), (1 << 30, 40)] {
+            let mut run = vec![[0; PAGE_SIZE]; count];
+            pages.fill(first, &mut run, &mut Buffer::default()).expect("filled");
+            for (bytes, number) in run.iter().zip(first..) {
+                assert!(*bytes == page(&pages, number), "page {number} of the run from {first}");
+            }
         }
     }
 
@@ -218,8 +289,7 @@ mod tests {
         let (_dir, pages) = pages();
         let mut seen = std::collections::HashSet::new();
         for number in 0..3_000 {
-            let mut page = [0; PAGE_SIZE];
-            pages.fill(number, &mut page);
+            let page = page(&pages, number);
             assert!(seen.insert(page), "page {number} is another one's twin");
             assert_eq!(source(&page).same_filled, number % 3 == 0, "page {number}");
         }
