@@ -436,5 +436,7 @@ fn home_lane() -> usize {
     0
 }
 
+#[cfg(all(test, loom))]
+mod models;
 #[cfg(test)]
 mod tests;

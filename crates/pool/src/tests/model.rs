@@ -1,6 +1,7 @@
 //! Random operations, with frames that run out, against a map from handle to bytes.
 
-use super::{TestArena, pool};
+use super::TestArena;
+use super::cases::pool;
 use crate::{AllocError, BadHandle, Pool};
 use octavo_page::Handle;
 use proptest::prelude::*;
