@@ -175,3 +175,22 @@ fn compaction_wins_what_it_says_and_keeps_the_bytes() {
         pool.read(handle, |found| assert_eq!(found, bytes)).expect("live");
     }
 }
+
+#[test]
+fn the_table_of_classes_adds_up() {
+    let pool = pool(1024, 4, 4096, 1000);
+    for n in 0..300_usize {
+        pool.store(&std::vec![1; 100 + n * 37 % 4000]).expect("room");
+    }
+    for _ in 0..7 {
+        pool.store(&[1; 4096]).expect("room");
+    }
+    let ([packed, huge], stats) = (pool.classes(), pool.stats());
+    assert_eq!(packed.obj_used + huge.obj_used, stats.objects);
+    assert_eq!(packed.pages_used + huge.pages_used, stats.pages);
+    assert_eq!((huge.pages_used, stats.huge_pages), (huge.obj_used, huge.obj_used));
+    assert_eq!(huge.obj_used, 7 + (0..300).filter(|n| 100 + n * 37 % 4000 > 4032).count());
+    assert_eq!(packed.freeable, pool.freeable_pages());
+    let zspages: usize = pool.fullness().iter().sum();
+    assert!((stats.pages.div_ceil(4)..=stats.pages).contains(&zspages));
+}

@@ -133,6 +133,11 @@ proptest! {
     }
 
     #[test]
+    fn odd_units(chain in 1..=16_usize, ops in prop::collection::vec(op(5000), 0..200)) {
+        run(chain, 5000, 400, &ops);
+    }
+
+    #[test]
     fn medium_units(chain in 1..=16_usize, ops in prop::collection::vec(op(16384), 0..300)) {
         run(chain, 16384, 400, &ops);
     }
