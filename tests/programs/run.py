@@ -270,7 +270,7 @@ def programs():
         cpython("test_faulthandler"),
         sort(240),
         sort(80, short=True),
-        cc1plus(300),
+        cc1plus(500),
         cc1plus(100, short=True),
         Program("sqlite", lambda work: [need("sqlite3", "sqlite3"), "-bail", ":memory:"], stdin="build.sql",
                 short=True),

@@ -12,6 +12,7 @@
 #include <linux/futex.h>
 #include <sys/random.h>
 #include <sys/uio.h>
+#include <sys/utsname.h>
 
 enum { PIPE_PAGES = 16 };
 
@@ -315,6 +316,30 @@ static bool op_futex(struct worker *w, struct world *d) {
     return true;
 }
 
+/* Small structures that the kernel writes and reads in managed memory: a system call that returns
+ * a result through a pointer, and one that takes its argument there. */
+static bool op_structs(struct worker *w, struct world *d) {
+    struct range x;
+    struct utsname right;
+    sigset_t none, was;
+    if (!pick_writable(w, d, 1, &x))
+        return false;
+    char *at = range_addr(x) + 8 * below(w, (PAGE - sizeof right) / 8);
+    note(w, "structs", at, sizeof right, 0, 0);
+    uname(&right);
+    long e = syscall(SYS_uname, at);
+    if (e || memcmp(at, &right, offsetof(struct utsname, machine)))
+        fail_call(w, "uname into a managed page", at, e ? -errno : 0);
+    sigemptyset(&none);
+    sigaddset(&none, SIGUSR2);
+    memcpy(at, &none, 8);
+    e = syscall(SYS_rt_sigprocmask, SIG_BLOCK, at, &was, 8);
+    if (e)
+        fail_call(w, "rt_sigprocmask from a managed page", at, -errno);
+    write_range(w, x);
+    return true;
+}
+
 /* All descriptors beyond stderr, at once: the pager's would be among them. */
 static bool op_close(struct worker *w, struct world *d) {
     (void)d;
@@ -340,6 +365,7 @@ const struct op call_ops[] = {
     {"getrandom", "calls", 8, op_getrandom},
     {"efault", "calls", 4, op_efault},
     {"futex", "calls", 6, op_futex},
+    {"structs", "calls", 6, op_structs},
     {"vmsplice", "vmsplice", 8, op_vmsplice},
     {"close_range", "close", 2, op_close},
     {0},

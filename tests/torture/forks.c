@@ -5,26 +5,31 @@
  * What becomes of a child is drawn by lot: it ends, is killed (by itself or by its parent), execs,
  * or forks once more and dies at once, so that its child loses its parent before its pager is up.
  *
- * The table of children lies in shared memory. A child that dies by SIGKILL must be marked there
- * as doomed; every other end than that and exit status 0 is a finding.
+ * The table of children lies in shared memory; a child writes its number there first of all. A
+ * child that dies by SIGKILL must be marked there as doomed; every other end than that and exit
+ * status 0 is a finding. Only the first process reaps, and only it kills others: a number that it
+ * has not reaped cannot have become somebody else's.
  */
 #include "torture.h"
 #include <sched.h>
+#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
 enum { SLOTS = 256, LIVE_MAX = 6 };
 
 struct child {
-    _Atomic int pid;      /* 0 until the child, or its parent, has written it down */
-    _Atomic int parent;   /* who reserved the slot */
-    _Atomic bool used, doomed;
-    _Atomic bool given_up; /* the parent died before it wrote a number down; no longer counted */
+    _Atomic int pid;       /* 0 until the child has written it down */
+    _Atomic int parent;    /* who reserved the slot */
+    _Atomic bool used;
+    _Atomic bool condemned; /* its parent wants it killed */
+    _Atomic bool doomed;    /* may die by SIGKILL */
+    _Atomic bool given_up;  /* its parent died, perhaps before it forked; no longer counted */
 };
 
 static struct {
     _Atomic uint64_t made;
-    _Atomic int live;
+    _Atomic int live, spawned;
     struct child child[SLOTS];
 } *table;
 static pid_t first_process;
@@ -42,7 +47,8 @@ static struct child *child_reserve(void) {
         for (unsigned i = 0; i < SLOTS; i++) {
             struct child *c = &table->child[i];
             if (!atomic_exchange(&c->used, true)) {
-                c->doomed = c->given_up = false;
+                c->doomed = c->condemned = c->given_up = false;
+                c->pid = 0;
                 c->parent = getpid();
                 table->made++;
                 return c;
@@ -67,27 +73,42 @@ static struct child *child_find(int pid) {
     return NULL;
 }
 
+static void kill_condemned(void) {
+    for (unsigned i = 0; i < SLOTS; i++) {
+        struct child *c = &table->child[i];
+        if (c->used && c->condemned && c->pid && !c->doomed) {
+            c->doomed = true;
+            kill(c->pid, SIGKILL);
+        }
+    }
+}
+
+/* What a process reserved and then died: its child is there, or will never be. */
+static void give_up_children_of(int pid) {
+    for (unsigned i = 0; i < SLOTS; i++) {
+        struct child *c = &table->child[i];
+        if (c->used && !c->pid && c->parent == pid && !atomic_exchange(&c->given_up, true))
+            table->live--;
+    }
+}
+
 /* The first process reaps everybody: its children, and orphans of theirs. */
 bool forks_reap(void) {
     int status, pid;
     if (!table)
         return false;
+    kill_condemned();
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-        struct child *c;
-        while (!(c = child_find(pid)))
-            sched_yield(); /* its parent is about to write its number down */
-        bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && c->doomed;
+        struct child *c = child_find(pid);
+        bool killed = c && c->doomed && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
         if (!killed && status)
             fail_at(worker[0], "a child ended badly (found: its wait status)", NULL, 0,
                     (uint64_t)status);
-        child_release(c);
-        for (unsigned i = 0; i < SLOTS; i++) {
-            c = &table->child[i];
-            if (c->used && !c->pid && c->parent == pid && !c->given_up) {
-                c->given_up = true;
-                table->live--;
-            }
-        }
+        if (c)
+            child_release(c);
+        else
+            table->spawned--;
+        give_up_children_of(pid);
     }
     return pid == 0;
 }
@@ -182,13 +203,8 @@ static _Noreturn void child_main(struct worker *w, struct child *me, bool no_lib
     while (fate == 2) { /* the grandchild loses its parent at once */
         struct child *next = child_reserve();
         pid_t pid = next ? fork_some_way(w, &no_libc) : -1;
-        if (pid) {
-            if (pid > 0)
-                next->pid = pid;
-            else if (next)
-                child_release(next);
+        if (pid)
             die(me);
-        }
         me = next;
         child_begin(w, me, no_libc);
         fate = below(w, 8);
@@ -211,6 +227,24 @@ static _Noreturn void child_main(struct worker *w, struct child *me, bool no_lib
     for (unsigned i = 0; i < SHARED_WORLDS; i++)
         verify_world(w, shared[i], true);
     _exit(0);
+}
+
+/* A program started the modern way: the child shares this address space until it execs. */
+static bool op_spawn(struct worker *w, struct world *d) {
+    char seed[24], *argv[] = {"torture", "--probe", "--seed", seed, NULL};
+    pid_t pid;
+    if (!table || d->shared || w->depth || w->no_threads)
+        return false;
+    if (table->spawned > 2)
+        return false;
+    table->spawned++;
+    table->made++;
+    snprintf(seed, sizeof seed, "%lu", rnd(w));
+    note(w, "spawn", NULL, 0, 0, 0);
+    int e = posix_spawn(&pid, "/proc/self/exe", NULL, NULL, argv, environ);
+    if (e)
+        fail_call(w, "posix_spawn refused", NULL, -e);
+    return true;
 }
 
 static void lock_shared(void) {
@@ -240,17 +274,15 @@ static bool op_fork(struct worker *w, struct world *d) {
         unlock_shared();
     if (pid < 0)
         fail_call(w, "fork refused", NULL, -errno);
-    c->pid = pid;
     if (one_in(w, 2))
         disturb(w, d); /* break the sharing from this side */
-    if (one_in(w, 4) && c->pid == pid) {
-        c->doomed = true;
-        kill(pid, SIGKILL);
-    }
+    if (one_in(w, 4))
+        c->condemned = true;
     return true;
 }
 
 const struct op fork_ops[] = {
     {"fork", "fork", 6, op_fork},
+    {"spawn", "fork", 1, op_spawn},
     {0},
 };

@@ -96,6 +96,8 @@ void signals_thread(struct worker *w) {
     w->altstack = map_managed(STACK);
     sigaltstack(&(stack_t){.ss_sp = w->altstack, .ss_size = STACK}, NULL);
     self = w;
+    w->thread = pthread_self();
+    w->started = true;
 }
 
 uint64_t signals_seen(void) {
@@ -114,7 +116,7 @@ static bool op_signal(struct worker *w, struct world *d) {
         return true;
     }
     struct worker *to = worker[below(w, opt.threads)];
-    if (!to->done)
+    if (to->started && !to->done)
         pthread_kill(to->thread, SIGUSR1);
     return true;
 }
@@ -305,7 +307,8 @@ void lanes_finish(void) {
 /* One thread writes words, always in the order 0 .. 63, 0 .. 63, of a page; another discards
  * ranges of pages meanwhile, in every way there is. A word then holds its last value or zero.
  * More: a discard takes all of a page at one moment, so, read from the newest word to the oldest,
- * once a word is zero all older ones are. Anything else is a page that came back from the dead.
+ * once a word is zero all older ones are, and a word once seen as zero stays zero until it is
+ * written. Anything else is a page that came back from the dead.
  *
  *      written     1 2 3 4 5 6 7 8          newest first:  8 7 6 0 0 0 0 0   right
  *      discarded          ^                                8 7 0 0 4 3 2 1   wrong
@@ -331,7 +334,10 @@ static void race_check(struct worker *w, uint32_t page) {
             fail_at(w, "a discarded page came back: old word", race_word(page, i), want, got);
         if (got && gone)
             fail_at(w, "half of a discarded page came back", race_word(page, i), 0, got);
-        gone |= !got && want;
+        if (!got && want) {
+            gone = true;
+            race_model[page].last[i] = 0; /* seen dead once, dead for good */
+        }
     }
     w->verified++;
 }

@@ -110,7 +110,7 @@ struct worker {
     pthread_t thread;
     _Atomic uint64_t progress; /* bumped at every op and page; the watchdog reads it */
     uint64_t ops, verified, written, refused;
-    bool done;
+    _Atomic bool started, done;
     struct world *world;
     struct log log;
     /* managed memory that only signal handlers of this worker touch, and what must be in it */

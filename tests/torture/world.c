@@ -535,6 +535,33 @@ static bool op_protect(struct worker *w, struct world *d) {
     return true;
 }
 
+/* The next part of a reserve is committed, as an allocator does with its arena. */
+static bool op_commit(struct worker *w, struct world *d) {
+    struct range x;
+    if (!pick_range(w, d, 1, &x))
+        return false;
+    struct region *r = x.r;
+    uint32_t most = 1 + (uint32_t)below(w, 128);
+    x.first = x.n = 0;
+    while (x.first < r->pages && r->page[x.first].prot != PROT_NONE)
+        x.first++;
+    while (x.n < most && x.first + x.n < r->pages && r->page[x.first + x.n].prot == PROT_NONE)
+        x.n++;
+    if (!x.n)
+        return false;
+    note(w, "commit", range_addr(x), range_len(x), 0, 0);
+    long e = do_mprotect(w, range_addr(x), range_len(x), RW);
+    if (e)
+        fail_call(w, "mprotect refused", range_addr(x), e);
+    for (uint32_t i = 0; i < x.n; i++)
+        range_page(x)[i].prot = RW;
+    if (x.n < r->pages)
+        r->single = false;
+    check_range(w, x, true);
+    write_range(w, x);
+    return true;
+}
+
 /* Away and back: what evicts must not take the protection of a moment for the page's end. */
 static bool op_round_trip(struct worker *w, struct world *d) {
     struct range x;
@@ -839,6 +866,7 @@ const struct op world_ops[] = {
     {"move_fixed", "mremap", 16, op_move_fixed},
     {"dontunmap", "mremap", 10, op_dontunmap},
     {"protect", "protect", 24, op_protect},
+    {"commit", "protect", 12, op_commit},
     {"round_trip", "protect", 12, op_round_trip},
     {"forbidden", "protect", 8, op_forbidden},
     {"dontneed", "dontneed", 24, op_dontneed},

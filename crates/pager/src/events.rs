@@ -13,6 +13,7 @@ use crate::regions::Span;
 use crate::serve::Fault;
 use crate::table::{Cell, Place, Word};
 use octavo_page::PAGE_SIZE;
+use octavo_sys::task;
 use octavo_sys::uffd::Event;
 
 impl Pager {
@@ -21,8 +22,7 @@ impl Pager {
         let _gate = self.gate.write();
         loop {
             let mut events = [const { None }; 16];
-            let room = worker.faults.room().min(events.len());
-            let Ok(read) = self.program.read(&mut events[..room]) else {
+            let Ok(read) = self.program.read(&mut events) else {
                 self.die("the userfaultfd cannot be read")
             };
             if read.is_empty() {
@@ -34,6 +34,15 @@ impl Pager {
         }
     }
 
+    /// While an event is unread nothing goes on, nor before the thread that waited for its reading
+    /// has run: whoever reads events does, and everybody lets others run.
+    pub(crate) fn catch_up(&self, worker: &mut Worker) {
+        if worker.reads_events {
+            self.read_events(worker);
+        }
+        task::yield_now();
+    }
+
     fn apply(&self, worker: &mut Worker, event: &Event) {
         if !matches!(event, Event::Fault { .. }) {
             self.counters.events.add(1);
@@ -41,7 +50,11 @@ impl Pager {
         match event {
             Event::Fault { address, write, thread } => {
                 let page = address & !(PAGE_SIZE - 1);
-                worker.faults.push(Fault { page, write: *write, thread: *thread });
+                let fault = Fault { page, write: *write, thread: *thread };
+                if worker.faults.push(fault).is_none() {
+                    // No room: the thread looks again, and is told of again.
+                    self.program.wake(page);
+                }
             }
             Event::Remove(span) => self.removed(span),
             Event::Unmap(span) => {

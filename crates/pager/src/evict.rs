@@ -21,7 +21,7 @@ use crate::regions::{Regions, Span};
 use crate::table::{Place, Word};
 use octavo_page::sync::atomic::{AtomicU32, Ordering};
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
-use octavo_store::{PutError, Scratch};
+use octavo_store::PutError;
 use octavo_sys::{Errno, task};
 
 /// Bytes that are passed over or taken together.
@@ -91,7 +91,7 @@ impl Pager {
             Batch { staging, base, start: 0, pages: 0, was: [None; BATCH], freed: 0 };
         let swept = self.take_batch(&mut batch);
         if batch.pages > 0 {
-            self.store_batch(&mut worker.scratch, &mut batch);
+            self.store_batch(worker, &mut batch);
             drop(self.gate.write()); // whoever found a page parked here is done with it now
             self.program.empty(&batch.staging, batch.pages);
             self.budget.took(-(batch.freed as i64));
@@ -130,11 +130,8 @@ impl Pager {
         self.mark_parked(batch);
         drop(gate);
         match stopped {
-            // An event is unread; let its reader run before the sweep comes here again.
-            Some(Errno::EAGAIN) => {
-                self.sweep.lock().at = run.start + pages * PAGE_SIZE;
-                task::yield_now();
-            }
+            // An event is unread: the caller catches up before the sweep comes here again.
+            Some(Errno::EAGAIN) => self.sweep.lock().at = run.start + pages * PAGE_SIZE,
             // Pinned, shared after a fork, or locked: pass over the page.
             Some(_) => self.sweep.lock().at = run.start + (pages + 1) * PAGE_SIZE,
             None => {}
@@ -251,15 +248,15 @@ impl Pager {
 
     /// Stores the pages of `batch`, or puts them back: first the units whose pages are all there,
     /// then page by page what is left, also of units that do not compress as a whole.
-    fn store_batch(&self, scratch: &mut Scratch, batch: &mut Batch<'_>) {
+    fn store_batch(&self, worker: &mut Worker, batch: &mut Batch<'_>) {
         self.settle_clean(batch);
         if self.config.unit != Unit::K4 {
-            self.store_units(scratch, batch, self.config.unit);
+            self.store_units(worker, batch, self.config.unit);
         }
-        self.store_units(scratch, batch, Unit::K4);
+        self.store_units(worker, batch, Unit::K4);
     }
 
-    fn store_units(&self, scratch: &mut Scratch, batch: &mut Batch<'_>, unit: Unit) {
+    fn store_units(&self, worker: &mut Worker, batch: &mut Batch<'_>, unit: Unit) {
         let how = self.how(unit);
         let staging = batch.staging.area();
         let mut at = 0;
@@ -277,11 +274,11 @@ impl Pager {
                 }
             }
             let mut outcomes = [Err(PutError::OutOfSlots); PUT_AT_ONCE];
-            self.store.put(scratch, how, &folios[..n], &mut outcomes[..n]);
+            self.store.put(&mut worker.scratch, how, &folios[..n], &mut outcomes[..n]);
             for (first, outcome) in first.into_iter().zip(outcomes).take(n) {
                 match outcome {
                     Ok(slot) => self.settle_stored(batch, first, unit, slot),
-                    Err(why) if unit == Unit::K4 => self.settle_refused(batch, first, why),
+                    Err(why) if unit == Unit::K4 => self.settle_refused(worker, batch, first, why),
                     Err(_) => {}
                 }
             }
@@ -321,9 +318,15 @@ impl Pager {
     }
 
     /// What the store does not take goes back where it was.
-    fn settle_refused(&self, batch: &mut Batch<'_>, at: usize, why: PutError) {
+    fn settle_refused(
+        &self,
+        worker: &mut Worker,
+        batch: &mut Batch<'_>,
+        at: usize,
+        why: PutError,
+    ) {
         batch.was[at] = None;
-        self.put_back(batch, at, why == PutError::DoesNotFit);
+        self.put_back(worker, batch, at, why == PutError::DoesNotFit);
         self.counters.put_back.add(1);
     }
 
@@ -344,7 +347,7 @@ impl Pager {
         }
     }
 
-    fn put_back(&self, batch: &Batch<'_>, at: usize, dense: bool) {
+    fn put_back(&self, worker: &mut Worker, batch: &Batch<'_>, at: usize, dense: bool) {
         let parked = batch.parked(at);
         let back = if dense { Word::FRESH.dense() } else { Word::FRESH.recent() };
         loop {
@@ -365,7 +368,7 @@ impl Pager {
                 }
                 Brought::Stale | Brought::NoMemory => {
                     drop(gate);
-                    task::yield_now();
+                    self.catch_up(worker);
                 }
                 // There: a server is just bringing it. Gone: so is the process.
                 Brought::There(_) | Brought::Gone => return,
@@ -379,7 +382,7 @@ impl Pager {
             while self.budget.wants_more_eviction() && self.is_armed() {
                 match self.evict_step(worker) {
                     Evicted::Pages(_) => {}
-                    Evicted::Nothing => task::yield_now(),
+                    Evicted::Nothing => self.catch_up(worker),
                     Evicted::Stuck => break,
                 }
             }

@@ -28,8 +28,8 @@ pub const MAX_EVICTORS: usize = 4;
 /// Workers that hold staging areas: the server and the evictors.
 pub const WORKERS: usize = 1 + MAX_EVICTORS;
 
-/// Faults read and not yet answered, at most; the others wait in the kernel.
-const QUEUE: usize = 64;
+/// Faults read and not yet answered, at most: one for each thread that waits.
+const QUEUE: usize = 256;
 
 /// How a job is to be run.
 #[derive(Clone, Copy, Debug)]
@@ -132,14 +132,14 @@ impl Queue {
         self.len == 0
     }
 
-    pub(crate) const fn room(&self) -> usize {
-        QUEUE - self.len
-    }
-
-    pub(crate) fn push(&mut self, fault: Fault) {
-        assert!(self.len < QUEUE, "more faults read than there was room for");
+    /// Adds a fault, if there is room.
+    pub(crate) fn push(&mut self, fault: Fault) -> Option<()> {
+        if self.len == QUEUE {
+            return None;
+        }
         self.faults[(self.first + self.len) % QUEUE] = Some(fault);
         self.len += 1;
+        Some(())
     }
 
     pub(crate) fn pop(&mut self) -> Option<Fault> {

@@ -61,8 +61,7 @@ impl Pager {
             match answer {
                 Answer::Done => break,
                 Answer::Again => {}
-                Answer::Stale if worker.reads_events => self.read_events(worker),
-                Answer::Stale => task::yield_now(),
+                Answer::Stale => self.catch_up(worker),
                 Answer::NoMemory => {
                     if self.evict_step(worker) == Evicted::Stuck {
                         task::yield_now();
@@ -84,7 +83,8 @@ impl Pager {
         self.counters.waited.add(1);
         while self.budget.must_wait(AHEAD as u64) && self.above_floor() {
             match self.evict_step(worker) {
-                Evicted::Pages(_) | Evicted::Nothing => {}
+                Evicted::Pages(_) => {}
+                Evicted::Nothing => self.catch_up(worker),
                 Evicted::Stuck => break,
             }
         }
@@ -212,6 +212,12 @@ impl Pager {
         let there = match brought {
             Brought::All => pages,
             Brought::There(n) => n,
+            // The unit goes over the end of a mapping: the page alone.
+            Brought::Gone if pages > 1 => {
+                let at = (fault.page - address) / PAGE_SIZE;
+                let page = &out[at * PAGE_SIZE..(at + 1) * PAGE_SIZE];
+                return self.give_run(fault, fault.page, unit, first + at, page);
+            }
             _ => return self.brought(fault, brought, 0),
         };
         self.budget.took(there as i64);

@@ -7,54 +7,12 @@
 
 use octavo_page::{Handle, PAGE_SIZE};
 use octavo_pool::reference::Reference;
-use octavo_pool::{Arena, ChainLength, Config, OutOfFrames, Pool};
-use std::alloc::{Layout, alloc_zeroed};
+use octavo_pool::{ChainLength, Config, Pool};
 use std::io::Read;
-use std::ptr::NonNull;
 use std::time::Instant;
 
-/// Address space from the allocator; the operating system backs it as it is touched.
-struct Space {
-    base: NonNull<u8>,
-    pages: usize,
-}
-
-// SAFETY: the pointer is to memory that is never given back.
-unsafe impl Send for Space {}
-// SAFETY: as above.
-unsafe impl Sync for Space {}
-
-// SAFETY: the memory is aligned to pages, of this size, and nobody else knows it.
-unsafe impl Arena for Space {
-    fn base(&self) -> NonNull<u8> {
-        self.base
-    }
-
-    fn pages(&self) -> usize {
-        self.pages
-    }
-
-    fn commit(&self, _: usize, _: usize) -> Result<(), OutOfFrames> {
-        Ok(())
-    }
-
-    fn decommit(&self, _: usize, _: usize) {}
-}
-
-fn space(pages: usize) -> Space {
-    let layout = Layout::from_size_align(pages * PAGE_SIZE, PAGE_SIZE).expect("a layout");
-    // SAFETY: the size is not zero.
-    let base = NonNull::new(unsafe { alloc_zeroed(layout) }).expect("address space");
-    Space { base, pages }
-}
-
-/// xorshift64.
-fn random(state: &mut u64) -> usize {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state as usize
-}
+mod common;
+use common::{random, space};
 
 fn main() {
     let mut args = std::env::args().skip(1).map(|arg| arg.parse().expect("a number"));
@@ -64,7 +22,7 @@ fn main() {
     let sizes: Vec<usize> = text.split_whitespace().map(|s| s.parse().expect("a size")).collect();
 
     println!("system     chain phase      objects compressed_mb used_mb overhead_% bare_%  ops/s");
-    for chain in [4, 16] {
+    for chain in [1, 4, 8, 16] {
         let chain = ChainLength::new(chain).expect("a chain length");
         octavo(chain, unit, &sizes, copies);
         reference(chain, unit, &sizes, copies);

@@ -16,7 +16,10 @@
 //! while it is read, and lets go of the copy when it finds that somebody holds the original.
 //! A word that is all zeros is a free entry that was never used.
 
+#![allow(unsafe_code)] // Prefetching takes a raw pointer.
+
 use alloc::boxed::Box;
+use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use core::hint::spin_loop;
 use octavo_page::Handle;
 use octavo_page::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -205,6 +208,15 @@ impl Handles {
     /// The entry as it is now.
     pub(crate) fn load(&self, index: u32) -> Word {
         Word(self.words[index as usize].load(Ordering::Acquire))
+    }
+
+    /// Starts to fetch a handle's entry into the cache.
+    pub(crate) fn prefetch(&self, handle: Handle) {
+        if let Ok(index) = self.index_of(handle) {
+            let entry = &raw const self.words[index as usize];
+            // SAFETY: a prefetch reads nothing and cannot fail, wherever it points.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(entry.cast()) }
+        }
     }
 
     /// Says that the object has moved to `place`, unless somebody pinned or freed it since `seen`.

@@ -42,9 +42,6 @@ const HOLE_FRONT: u32 = 3;
 /// The smallest hole: the tags of both ends.
 const MIN_HOLE: u32 = HOLE_FRONT + 1;
 
-/// Bytes below the largest object from which on an object is huge.
-const HUGE_MARGIN: usize = 16 * WORD;
-
 /// Holes looked at in the bin where some may be too small.
 const LOOK_NEAR: usize = 4;
 /// Holes looked at in a bin where all are large enough.
@@ -199,8 +196,29 @@ impl<A: Arena> Held<'_, A> {
         self.handles.retire(index, &mut self.lane.free);
     }
 
-    const fn is_huge(&self, len: usize) -> bool {
-        len + HUGE_MARGIN > self.ground.shape.max_object
+    /// Gives back the space of several objects that are dead and that nobody reads; each comes
+    /// with its lane, this one, and its handle's index. What the tags name is fetched ahead.
+    pub(crate) fn release_all(&mut self, objects: &[(usize, u32, Object)]) {
+        let packed = || objects.iter().filter(|(.., object)| !self.is_huge(object.len));
+        for &(.., object) in packed() {
+            let [left, _] = self.holes_beside(self.block_of(object));
+            if let Some(left) = left {
+                self.ground.prefetch(left.at);
+            }
+        }
+        for &(.., object) in packed() {
+            for hole in self.holes_beside(self.block_of(object)).into_iter().flatten() {
+                self.ground.prefetch(self.tag(hole.at + 1).wrapping_add(1));
+                self.ground.prefetch(self.tag(hole.at + 2).wrapping_add(1));
+            }
+        }
+        for &(_, index, object) in objects {
+            self.release(index, object);
+        }
+    }
+
+    fn is_huge(&self, len: usize) -> bool {
+        len > self.ground.shape.max_packed()
     }
 
     // Huge objects.
@@ -313,8 +331,8 @@ impl<A: Arena> Held<'_, A> {
         best
     }
 
-    /// Makes the front of a hole a block. Leaves everything as it was when frames run out.
-    /// Gives the pages it took.
+    /// Makes the front of a hole a block. Leaves everything as it was when frames run out. A hole
+    /// that is not `binned` is a whole new zspage, no page of which is backed.
     fn carve(
         &mut self,
         hole: Run,
@@ -363,31 +381,25 @@ impl<A: Arena> Held<'_, A> {
         let whole = self.whole(zspage);
         self.filled(block.at, block.words.wrapping_neg());
 
-        let mut hole = block;
-        let (mut first, mut end) = (None, None);
-        if self.tag(block.at) & AFTER_HOLE != 0 {
-            let words = self.tag(block.at - 1);
-            let left = Run { at: block.at - words, words };
-            self.unlink(left);
-            first = Some(self.vacant(left)).filter(|pages| !pages.is_empty());
-            hole = Run { at: left.at, words: left.words + hole.words };
+        let [left, right] = self.holes_beside(block);
+        for beside in [left, right].into_iter().flatten() {
+            self.unlink(beside);
         }
-        if block.end() < whole.end() && self.tag(block.end()) & HOLE != 0 {
-            let right = self.hole(block.end());
-            self.unlink(right);
-            end = Some(self.vacant(right)).filter(|pages| !pages.is_empty());
-            hole.words += right.words;
-        }
+        let at = left.map_or(block.at, |left| left.at);
+        let end = right.map_or(block.end(), Run::end);
+        let hole = Run { at, words: end - at };
 
+        // Pages of the holes beside it are given back already.
+        let gone = |hole| Some(self.vacant(hole)).filter(|pages| !pages.is_empty());
+        let (first, last) = (left.and_then(gone), right.and_then(gone));
         let vacant = if hole == whole { self.pages_of(hole) } else { self.vacant(hole) };
-        // What lay between the pages already given back, and, of a zspage that is empty, its start.
         if let Some(left) = &first {
             self.decommit(hole.at, vacant.start..left.start);
         }
         let from = first.map_or(vacant.start, |left| left.end);
-        let to = end.as_ref().map_or(vacant.end, |right| right.start);
+        let to = last.as_ref().map_or(vacant.end, |right| right.start);
         self.decommit(hole.at, from..to);
-        if let Some(right) = end {
+        if let Some(right) = last {
             self.decommit(hole.at, right.end..vacant.end);
         }
 
@@ -399,13 +411,26 @@ impl<A: Arena> Held<'_, A> {
             return None;
         }
         self.make_hole(hole);
-        self.set_after_hole(hole.end(), true);
+        if right.is_none() {
+            self.set_after_hole(hole.end(), true);
+        }
         Some(hole)
+    }
+
+    /// The holes that a block touches, before it and after it.
+    fn holes_beside(&self, block: Run) -> [Option<Run>; 2] {
+        let left = (self.tag(block.at) & AFTER_HOLE != 0).then(|| {
+            let words = self.tag(block.at - 1);
+            Run { at: block.at - words, words }
+        });
+        let inside = !self.ground.shape.is_border(block.end());
+        let right = (inside && self.tag(block.end()) & HOLE != 0).then(|| self.hole(block.end()));
+        [left, right]
     }
 
     fn make_hole(&mut self, hole: Run) {
         self.set_tag(hole.at, HOLE | hole.words);
-        if !hole.end().is_multiple_of(self.ground.shape.words) {
+        if !self.ground.shape.is_border(hole.end()) {
             self.set_tag(hole.end() - 1, hole.words);
         }
         self.link(hole);
@@ -443,7 +468,7 @@ impl<A: Arena> Held<'_, A> {
 
     /// Tells the block at `at`, if the zspage goes on there, what lies before it.
     fn set_after_hole(&mut self, at: u32, yes: bool) {
-        if at.is_multiple_of(self.ground.shape.words) {
+        if self.ground.shape.is_border(at) {
             return;
         }
         let tag = self.tag(at) & !AFTER_HOLE;
@@ -454,7 +479,7 @@ impl<A: Arena> Held<'_, A> {
     /// Pages of a hole that hold none of its tags.
     fn vacant(&self, hole: Run) -> Range<u32> {
         let first = (hole.at + HOLE_FRONT).div_ceil(PAGE_WORDS);
-        let tail = u32::from(!hole.end().is_multiple_of(self.ground.shape.words));
+        let tail = u32::from(!self.ground.shape.is_border(hole.end()));
         let end = (hole.end() - tail) / PAGE_WORDS;
         first..end.max(first)
     }

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use octavo_page::PAGE_SIZE;
 
 use crate::ChainLength;
-use crate::classes::ClassTable;
+use crate::classes::{ClassRow, ClassTable};
 
 /// Bytes of the word that names an object to its owner.
 const SLOT_BYTES: usize = 8;
@@ -45,29 +45,6 @@ struct ClassState {
     /// Those that are neither full nor empty, by fullness group.
     partial: BTreeSet<(usize, usize)>,
     unused: Vec<usize>,
-}
-
-/// A class as the kernel's debugfs shows it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ClassRow {
-    /// Number of the class, counted in steps of size from the smallest.
-    pub class: usize,
-    /// Bytes of an object, its handle included.
-    pub size: usize,
-    /// Zspages at least three quarters full, but not full.
-    pub almost_full: usize,
-    /// Zspages less full, but not empty.
-    pub almost_empty: usize,
-    /// Objects that there is room for.
-    pub obj_allocated: usize,
-    /// Objects there are.
-    pub obj_used: usize,
-    /// Pages of its zspages.
-    pub pages_used: usize,
-    /// Pages of one zspage.
-    pub pages_per_zspage: usize,
-    /// Pages that compaction would free.
-    pub freeable: usize,
 }
 
 impl Reference {

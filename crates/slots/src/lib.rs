@@ -46,6 +46,7 @@ extern crate std;
 
 mod bitmap;
 mod lists;
+mod sync;
 
 pub use lists::DeviceCounts;
 
@@ -54,8 +55,8 @@ use bitmap::{Bitmap, CLUSTER_SLOTS};
 use core::fmt;
 use lists::{List, Lists};
 use octavo_page::sync::atomic::{AtomicU32, Ordering};
-use octavo_page::sync::{Mutex, MutexGuard};
 use octavo_page::{Order, SlotId};
+use sync::{Mutex, MutexGuard};
 
 const ORDERS: usize = Order::MAX.get() as usize + 1;
 

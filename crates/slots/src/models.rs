@@ -95,8 +95,7 @@ fn two_frees_of_one_folio() {
     loom::model(|| {
         let slots = slots(1, 1);
         let first = slots.alloc(HALF, 0).unwrap();
-        let (one, two) =
-            race(&slots, move |s| s.free(first, 256), move |s| s.free_many(&[first]));
+        let (one, two) = race(&slots, move |s| s.free(first, 256), move |s| s.free_many(&[first]));
         assert!(one.is_ok() != two.is_ok() || two.is_ok(), "{one:?} {two:?}");
         assert_eq!(slots.taken(), if one.is_ok() { 0 } else { 255 });
     });

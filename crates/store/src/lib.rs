@@ -16,7 +16,7 @@
 //! ```
 //!
 //! A *unit* (4, 16 or 64 KiB) is compressed as one object; the pages in it are freed one by one and
-//! the object goes with the last. [`table`] states the protocol by which threads that get, free and
+//! the object goes with the last. `table.rs` states the protocol by which threads that get, free and
 //! put at once keep out of each other's way, without locks.
 //!
 //! # Invariants
@@ -33,6 +33,9 @@ extern crate alloc;
 extern crate std;
 
 mod errors;
+#[cfg(test)]
+#[cfg(loom)]
+mod models;
 mod scratch;
 mod stats;
 mod table;

@@ -1,6 +1,7 @@
 //! Random operations, with frames that run out, against a map from handle to bytes.
 
-use super::{TestArena, pool};
+use super::TestArena;
+use super::cases::pool;
 use crate::{AllocError, BadHandle, Pool};
 use octavo_page::Handle;
 use proptest::prelude::*;
@@ -129,6 +130,11 @@ proptest! {
     #[test]
     fn small_units(chain in 1..=16_usize, ops in prop::collection::vec(op(4096), 0..400)) {
         run(chain, 4096, 200, &ops);
+    }
+
+    #[test]
+    fn odd_units(chain in 1..=16_usize, ops in prop::collection::vec(op(5000), 0..200)) {
+        run(chain, 5000, 400, &ops);
     }
 
     #[test]

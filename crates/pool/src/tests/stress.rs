@@ -1,7 +1,7 @@
 //! Many threads at once. An object begins with its handle's number in a table, so that bytes of
 //! another object are noticed.
 
-use super::pool;
+use super::cases::pool;
 use crate::BadHandle;
 use octavo_page::Handle;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,0 +1,82 @@
+//! The mutex: everyone's, or in a model one whose `try_lock` never waits.
+//!
+//! loom 0.7 blocks a thread that is about to *try* a mutex when another thread takes it, and then
+//! finds a deadlock where there is none (`rt::Mutex::post_acquire` blocks every thread whose next
+//! operation is on that mutex). Isolating a cluster is exactly such a try under another lock.
+
+#[cfg(not(all(test, loom)))]
+pub(crate) use octavo_page::sync::{Mutex, MutexGuard};
+
+#[cfg(all(test, loom))]
+pub(crate) use model::{Mutex, MutexGuard};
+
+#[cfg(all(test, loom))]
+mod model {
+    use core::ops::{Deref, DerefMut};
+    use loom::sync::Condvar;
+
+    /// A mutex made of a flag under loom's mutex, which is held for a moment only.
+    pub(crate) struct Mutex<T> {
+        held: loom::sync::Mutex<bool>,
+        released: Condvar,
+        /// Locked only by who set the flag.
+        value: std::sync::Mutex<T>,
+    }
+
+    pub(crate) struct MutexGuard<'a, T> {
+        mutex: &'a Mutex<T>,
+        value: Option<std::sync::MutexGuard<'a, T>>,
+    }
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            let held = loom::sync::Mutex::new(false);
+            Self { held, released: Condvar::new(), value: std::sync::Mutex::new(value) }
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            let mut held = self.held.lock().expect("no thread of a model panics alone");
+            while *held {
+                held = self.released.wait(held).expect("no thread of a model panics alone");
+            }
+            *held = true;
+            self.guard()
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            let mut held = self.held.lock().expect("no thread of a model panics alone");
+            if *held {
+                return None;
+            }
+            *held = true;
+            Some(self.guard())
+        }
+
+        fn guard(&self) -> MutexGuard<'_, T> {
+            let value = self.value.try_lock().expect("the flag says that nobody has it");
+            MutexGuard { mutex: self, value: Some(value) }
+        }
+    }
+
+    impl<T> Drop for MutexGuard<'_, T> {
+        fn drop(&mut self) {
+            self.value = None;
+            *self.mutex.held.lock().expect("no thread of a model panics alone") = false;
+            self.mutex.released.notify_one();
+        }
+    }
+
+    impl<T> Deref for MutexGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            self.value.as_ref().expect("a guard has its value until it is dropped")
+        }
+    }
+
+    impl<T> DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.value.as_mut().expect("a guard has its value until it is dropped")
+        }
+    }
+}
