@@ -12,20 +12,19 @@
 //! changes its word) or discard it (an event changes its word): whoever changes the word from
 //! `Parked` owns the outcome, and an evictor that comes too late frees the slot it has filled.
 //!
-//! The sweep goes through the registered ranges in order of address and passes over a folio that
-//! was brought back since it last came by: second chance, with a fault as the proof of heat.
+//! The sweep goes through the registered ranges in order of address and passes over a megabyte much
+//! of which was brought back since it last came by: second chance, with faults as the proof of
+//! heat. It takes long runs, cold and hot together, because one MOVE costs one TLB shootdown.
 
 use crate::pager::{Pager, Worker};
 use crate::program::{BATCH, Brought, Held};
 use crate::regions::{Regions, Span};
 use crate::table::{Place, Word};
+use core::time::Duration;
 use octavo_page::sync::atomic::{AtomicU32, Ordering};
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
 use octavo_store::PutError;
 use octavo_sys::{Errno, task};
-
-/// Bytes that are passed over or taken together.
-const FOLIO: usize = 16 * PAGE_SIZE;
 
 /// Folios handed to the store in one call, at most.
 const PUT_AT_ONCE: usize = 32;
@@ -36,9 +35,45 @@ pub struct Sweep {
     at: usize,
     /// Bytes gone through since a page was last freed.
     idle: usize,
-    /// Times the sweep came round.
-    round: u32,
+    /// Whether pages that did not compress are tried again in this round, and since when not.
+    retries_dense: bool,
+    dense_tried: Duration,
+    /// After a round without success: nobody tries before that time, and the pause grows.
+    rests_until: Duration,
+    rest: Duration,
 }
+
+impl Sweep {
+    fn start_round(&mut self) {
+        self.at = 0;
+        let now = task::now();
+        self.retries_dense = now.saturating_sub(self.dense_tried) > DENSE_RETRY;
+        if self.retries_dense {
+            self.dense_tried = now;
+        }
+    }
+
+    fn succeed(&mut self) {
+        self.idle = 0;
+        self.rest = Duration::ZERO;
+    }
+
+    fn fail(&mut self) {
+        self.idle = 0;
+        self.rest = (self.rest * 2).clamp(SHORTEST_REST, LONGEST_REST);
+        self.rests_until = task::now() + self.rest;
+    }
+}
+
+/// Pages brought back since the last round that make a batch's range hot: an eighth of it.
+const HOT: usize = BATCH / 8;
+
+/// Pages that did not compress are tried again after this time.
+const DENSE_RETRY: Duration = Duration::from_secs(10);
+
+/// Pauses after the sweep went round for nothing.
+const SHORTEST_REST: Duration = Duration::from_millis(20);
+const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// What one step of eviction came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,6 +120,9 @@ impl Batch<'_> {
 impl Pager {
     /// Takes one batch of cold pages out and stores it.
     pub fn evict_step(&self, worker: &mut Worker) -> Evicted {
+        if self.is_stuck() && task::now() < self.sweep.lock().rests_until {
+            return Evicted::Stuck;
+        }
         let Some(staging) = self.staging_of(worker.number).hold() else { return Evicted::Nothing };
         let base = (worker.number * BATCH) as u32;
         let mut batch =
@@ -103,14 +141,14 @@ impl Pager {
         let managed = self.regions.lock().bytes();
         let mut sweep = self.sweep.lock();
         if freed > 0 {
-            sweep.idle = 0;
+            sweep.succeed();
             self.note_stuck(false);
             return Evicted::Pages(freed);
         }
         sweep.idle = sweep.idle.saturating_add(swept);
         // Twice round: the first time may only have cleared marks.
         if sweep.idle > 2 * managed + 2 * BATCH * PAGE_SIZE {
-            sweep.idle = 0;
+            sweep.fail();
             self.note_stuck(true);
             return Evicted::Stuck;
         }
@@ -164,9 +202,9 @@ impl Pager {
         let mut swept = 0;
         while swept < 64 * BATCH * PAGE_SIZE {
             let Some(range) = self.next_range(&regions, &mut sweep) else { break };
-            let run = self.cold_part(&range, sweep.round);
+            let run = self.cold_part(&range, sweep.retries_dense);
             let end = run.as_ref().map_or(range.end, |r| r.end);
-            swept += end - sweep.at.min(end);
+            swept += end - range.start;
             sweep.at = end;
             if run.is_some() {
                 return (run, swept);
@@ -184,8 +222,7 @@ impl Pager {
                 if sweep.at == 0 {
                     return None;
                 }
-                sweep.at = 0;
-                sweep.round = sweep.round.wrapping_add(1);
+                sweep.start_round();
                 continue;
             };
             let mapping = self.maps.writable_from(region.start).ok().flatten()?;
@@ -203,47 +240,40 @@ impl Pager {
         None
     }
 
-    /// The first run of `range` without a recent folio or a dense page. Takes the marks of recent
-    /// folios off on the way, and those of dense pages every sixteenth round.
-    fn cold_part(&self, range: &Span, round: u32) -> Option<Span> {
-        let mut start = None;
-        let mut folio = range.start;
-        while folio < range.end {
-            let end = ((folio / FOLIO + 1) * FOLIO).min(range.end);
-            let passed = self.passes_over(folio..end, round);
-            match (start, passed) {
-                (None, false) => start = Some(folio),
-                (Some(start), true) => return Some(start..folio),
-                _ => {}
-            }
-            folio = end;
-        }
-        start.map(|start| start..range.end)
-    }
-
-    fn passes_over(&self, folio: Span, round: u32) -> bool {
-        let retry_dense = round.is_multiple_of(16);
-        let mut passed = false;
-        self.table.for_each(folio, |at, cell| {
+    /// The first run of `range` to take. A range of which many pages were brought back since the
+    /// sweep last came by is hot: it loses its marks and is passed over this time. Pages that do
+    /// not compress, and those still leaving, are always passed over.
+    fn cold_part(&self, range: &Span, retry_dense: bool) -> Option<Span> {
+        let (mut recent, mut start, mut end) = (0, range.start, range.end);
+        self.table.for_each(range.clone(), |at, cell| {
             let word = cell.load();
-            if word.place() == Place::Leaving {
-                // Once it is gone, only a fault that we answer can bring new contents.
-                if self.program.is_present(at) {
-                    passed = true;
-                } else {
-                    let _ = cell.change(word, Word::FRESH);
-                }
+            if word == Word::FRESH {
                 return;
             }
-            if word.is_recent() || word.is_dense() {
-                let kept_mark = word.is_dense() && !retry_dense;
-                let cleared = if kept_mark { word.unmarked().dense() } else { word.unmarked() };
-                // A word that changed meanwhile was touched, which is what the mark says anyway.
-                let _ = cell.change(word, cleared);
-                passed = true;
+            recent += usize::from(word.is_recent());
+            let stays = self.must_stay(at, word, retry_dense);
+            let cleared = match word.place() {
+                Place::Leaving if !stays => Word::FRESH,
+                _ if stays => word.cooled(),
+                _ => word.unmarked(),
+            };
+            // A word that changed meanwhile was touched, which is what the mark says anyway.
+            let _ = cell.change(word, cleared);
+            if stays && at == start {
+                start += PAGE_SIZE;
+            } else if stays {
+                end = end.min(at);
             }
         });
-        passed
+        (recent < HOT && start < end).then_some(start..end)
+    }
+
+    fn must_stay(&self, at: usize, word: Word, retry_dense: bool) -> bool {
+        match word.place() {
+            // Once it is gone, only a fault that we answer can bring new contents.
+            Place::Leaving => self.program.is_present(at),
+            _ => word.is_dense() && !retry_dense,
+        }
     }
 
     /// Stores the pages of `batch`, or puts them back: first the units whose pages are all there,

@@ -188,12 +188,12 @@ impl Helper {
         }
         pager.run_server(&mut server);
         report(pager, job);
-        task::exit_group(0)
+        leave()
     }
 
     fn start_others(pager: &'static Pager, job: &'static Job, target: i32) -> Result<()> {
         let watch = Watch::new(pager, job.excluded.clone(), target, task::id())?;
-        for number in 1..=job.config.cpus.clamp(1, MAX_EVICTORS) {
+        for number in 1..=(job.config.cpus - 1).clamp(1, MAX_EVICTORS) {
             let worker = Worker::new(number, &[job.config.codec]);
             spawn_thread(evictor, Box::new((pager, worker)))?;
         }
@@ -243,14 +243,20 @@ extern "C" fn guard(argument: usize) -> ! {
     let (helper, target) = *unsafe { Box::from_raw(argument as *mut (Fd, &'static Fd)) };
     task::set_name(c"octavo-guard");
     while file::poll(&mut [file::Watch::readable(&helper)], None).unwrap_or(0) == 0 {}
-    if !ALONE.swap(1, Ordering::AcqRel).eq(&1) {
+    if LEFT.load(Ordering::Acquire) == 0 {
         let _ = task::kill(target);
     }
     task::exit_group(0)
 }
 
 /// 1 when the helper leaves by its own will, because the program is gone.
-static ALONE: AtomicU32 = AtomicU32::new(0);
+static LEFT: AtomicU32 = AtomicU32::new(0);
+
+/// Ends the helper because the program is gone, from this address space at least.
+pub(crate) fn leave() -> ! {
+    LEFT.store(1, Ordering::Release);
+    task::exit_group(0)
+}
 
 /// The helper's descriptor of the program, for a crash; -1 before there is one.
 static TARGET: AtomicI64 = AtomicI64::new(-1);
@@ -309,7 +315,6 @@ impl Pager {
             if worker.faults.is_empty() {
                 let _ = file::poll(&mut watches, Some(Duration::from_millis(200)));
                 if watches[1].fired() {
-                    ALONE.store(1, Ordering::Release);
                     return;
                 }
             }

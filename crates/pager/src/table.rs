@@ -102,6 +102,12 @@ impl Word {
         Self(self.0 | DENSE)
     }
 
+    /// The same page, no longer marked as touched.
+    #[must_use]
+    pub const fn cooled(self) -> Self {
+        Self(self.0 & !RECENT)
+    }
+
     /// The same page without the marks.
     #[must_use]
     pub const fn unmarked(self) -> Self {

@@ -10,6 +10,7 @@
 
 use crate::pager::Pager;
 use crate::regions::Span;
+use crate::start::leave;
 use core::fmt::Write as _;
 use core::time::Duration;
 use octavo_page::ByteSize;
@@ -152,7 +153,7 @@ impl<'a> Watch<'a> {
         let same = Statm::read(&self.theirs).is_none_or(|t| t.size == ours.size || t.size == 0);
         self.strangers = if same { 0 } else { self.strangers + 1 };
         if self.strangers > 3 {
-            task::exit_group(0);
+            leave();
         }
     }
 
