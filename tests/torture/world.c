@@ -190,6 +190,7 @@ uint64_t new_stamp(struct worker *w) {
 }
 
 static void write_page(struct worker *w, char *addr, struct page *p) {
+    atomic_store_explicit(&w->at, addr, memory_order_relaxed);
     p->stamp = one_in(w, 32) ? 0 : new_stamp(w);
     p->pokes = 0;
     p->flags &= (uint8_t)~LAZY;
@@ -213,6 +214,7 @@ void write_range(struct worker *w, struct range x) {
 /* Compares a page with its model. `alone`: nobody else reads this world now, so what a look has
  * decided (a page given to MADV_FREE is gone) may be written down. */
 static void check_page(struct worker *w, const char *addr, struct page *p, bool alone) {
+    atomic_store_explicit(&w->at, addr, memory_order_relaxed);
     content_fill((uint64_t *)w->expect, p->stamp, p->pokes);
     w->verified++;
     atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
