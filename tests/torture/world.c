@@ -691,7 +691,7 @@ static bool op_lock(struct worker *w, struct world *d) {
             if (range_page(x)[i].prot == PROT_NONE)
                 return false; /* mlock would report that it cannot fill it */
     long e = lock ? mlock2(range_addr(x), range_len(x), one_in(w, 2) ? MLOCK_ONFAULT : 0)
-                  : munlock(range_addr(x), range_len(x));
+                  : syscall(SYS_munlock, range_addr(x), range_len(x)); /* sanitizers make libc's a no-op */
     note(w, lock ? "lock" : "unlock", range_addr(x), range_len(x), (uint64_t)e, 0);
     if (e)
         return false; /* RLIMIT_MEMLOCK: the kernel checks it before it changes anything */
