@@ -60,6 +60,7 @@ uint64_t now_ns(void) {
 void note(struct worker *w, const char *op, const void *addr, size_t len, uint64_t a, uint64_t b) {
     uint64_t n = atomic_fetch_add(&w->log.next, 1);
     w->log.entry[n % LOG_ENTRIES] = (struct entry){now_ns(), op, addr, len, a, b};
+    atomic_store_explicit(&w->at, addr, memory_order_relaxed);
     atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
 }
 

@@ -70,8 +70,11 @@ void ops_list(void) {
 }
 
 void run_one(struct worker *w, struct world *d, bool inside) {
-    for (unsigned tries = 0; tries < 20; tries++) {
-        uint64_t x = below(w, inside ? inside_weight : total_weight);
+    unsigned weight = inside ? inside_weight : total_weight;
+    if (!weight) /* only groups with threads of their own were picked */
+        usleep(1000);
+    for (unsigned tries = 0; weight && tries < 20; tries++) {
+        uint64_t x = below(w, weight);
         const struct op *o = chosen;
         while (x >= o->weight)
             x -= o++->weight;
@@ -142,7 +145,7 @@ static void watch(void) {
                 seen[i] = w->progress;
                 since[i] = now_ns();
             } else if (now_ns() - since[i] > opt.stall * 1000000000ull) {
-                fail_at(w, "a thread stands still (expected: at most so many seconds)", NULL,
+                fail_at(w, "a thread stands still (expected: at most so many seconds)", w->at,
                         opt.stall, (now_ns() - since[i]) / 1000000000);
             }
         }
@@ -235,7 +238,7 @@ int main(int argc, char **argv) {
     if ((only && !known_groups(only)) || (without && !known_groups(without)))
         return 2;
     ops_select(only, without);
-    if (!inside_weight && !group_enabled("race")) {
+    if (!total_weight && !group_enabled("race")) {
         fputs("torture: no operation is left\n", stderr);
         return 2;
     }

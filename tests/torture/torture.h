@@ -109,6 +109,7 @@ struct worker {
     uint64_t rng, serial;
     pthread_t thread;
     _Atomic uint64_t progress; /* bumped at every op and page; the watchdog reads it */
+    const void *_Atomic at;    /* the page it is at, for the report when it stands still */
     uint64_t ops, verified, written, refused;
     _Atomic bool started, done;
     struct world *world;

@@ -190,6 +190,7 @@ uint64_t new_stamp(struct worker *w) {
 }
 
 static void write_page(struct worker *w, char *addr, struct page *p) {
+    atomic_store_explicit(&w->at, addr, memory_order_relaxed);
     p->stamp = one_in(w, 32) ? 0 : new_stamp(w);
     p->pokes = 0;
     p->flags &= (uint8_t)~LAZY;
@@ -213,6 +214,7 @@ void write_range(struct worker *w, struct range x) {
 /* Compares a page with its model. `alone`: nobody else reads this world now, so what a look has
  * decided (a page given to MADV_FREE is gone) may be written down. */
 static void check_page(struct worker *w, const char *addr, struct page *p, bool alone) {
+    atomic_store_explicit(&w->at, addr, memory_order_relaxed);
     content_fill((uint64_t *)w->expect, p->stamp, p->pokes);
     w->verified++;
     atomic_fetch_add_explicit(&w->progress, 1, memory_order_relaxed);
@@ -689,7 +691,7 @@ static bool op_lock(struct worker *w, struct world *d) {
             if (range_page(x)[i].prot == PROT_NONE)
                 return false; /* mlock would report that it cannot fill it */
     long e = lock ? mlock2(range_addr(x), range_len(x), one_in(w, 2) ? MLOCK_ONFAULT : 0)
-                  : munlock(range_addr(x), range_len(x));
+                  : syscall(SYS_munlock, range_addr(x), range_len(x)); /* sanitizers make libc's a no-op */
     note(w, lock ? "lock" : "unlock", range_addr(x), range_len(x), (uint64_t)e, 0);
     if (e)
         return false; /* RLIMIT_MEMLOCK: the kernel checks it before it changes anything */
