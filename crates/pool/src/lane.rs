@@ -161,7 +161,7 @@ pub(crate) struct Held<'a, A> {
 }
 
 impl<A: Arena> Held<'_, A> {
-    /// Finds a place for `len` bytes and a handle for it, pinned until the caller has written them.
+    /// Finds a place for `len` bytes and a handle, to be published when they are written.
     pub(crate) fn place(&mut self, len: usize, reach: Reach) -> Result<Placed, AllocError> {
         let full = AllocError::Full(Limit::Objects(self.handles.capacity()));
         let index = self.handles.take(&mut self.lane.free).ok_or(full)?;
@@ -175,7 +175,7 @@ impl<A: Arena> Held<'_, A> {
                 self.lane.count.objects += 1;
                 self.lane.count.bytes += len;
                 let object = Object { place, len };
-                Ok(Placed { handle: self.handles.publish(index, object), index, object })
+                Ok(Placed { handle: self.handles.reserve(index, object), index, object })
             }
             Err(error) => {
                 self.handles.put_back(index, &mut self.lane.free);

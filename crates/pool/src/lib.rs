@@ -212,6 +212,7 @@ impl<A: Arena> Pool<A> {
     }
 
     /// Stores an object of `len` bytes that `write` fills; what it leaves alone may be anything.
+    /// The space of an object whose `write` panics is lost.
     ///
     /// # Errors
     /// See [`AllocError`]; the pool is as it was.
@@ -224,9 +225,10 @@ impl<A: Arena> Pool<A> {
             _ => {}
         }
         let Placed { handle, index, object } = self.place(len)?;
-        let _pin = Pin { pool: self, index };
-        // SAFETY: the pin that `place` left is held by `_pin`, and the handle is still ours alone.
+        // SAFETY: a reserved object stays where it is, and its handle names nothing yet, so nobody
+        // else can come by its bytes.
         write(unsafe { self.ground.bytes_mut(object) });
+        self.handles.publish(index);
         Ok(handle)
     }
 
