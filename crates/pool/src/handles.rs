@@ -276,3 +276,67 @@ impl Handles {
         (1 << (u32::BITS - self.index_bits)) - 1
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn an_entry_goes_through_its_life(
+            max in prop_oneof![1..=100_usize, Just((1 << 24) + 1)],
+            place in 0..u32::MAX,
+            len in 1..=65536_usize,
+            lives in 0..600_usize,
+        ) {
+            let table = Handles::new(max);
+            let mut free = NIL;
+            let object = Object { place, len };
+            for _ in 0..lives {
+                let index = table.take(&mut free).expect("one is free");
+                table.retire(index, &mut free);
+            }
+            let index = table.take(&mut free).expect("one is free");
+            let handle = table.reserve(index, object);
+            prop_assert_eq!(table.pin(handle), Err(BadHandle(handle)));
+            prop_assert_eq!(table.kill(handle), Err(BadHandle(handle)));
+            prop_assert_eq!(table.load(index).movable(), None);
+            table.publish(index);
+            prop_assert_eq!(table.load(index).movable(), Some(object));
+
+            prop_assert_eq!(table.pin(handle), Ok((index, object)));
+            prop_assert_eq!(table.pin(handle), Ok((index, object)));
+            prop_assert_eq!(table.load(index).movable(), None);
+            prop_assert_eq!(table.unpin(index), None);
+            let killed = Killed { index, object, unread: false };
+            prop_assert_eq!(table.kill(handle), Ok(killed));
+            prop_assert_eq!(table.kill(handle), Err(BadHandle(handle)));
+            prop_assert_eq!(table.unpin(index), Some(object));
+
+            table.retire(index, &mut free);
+            let index = table.take(&mut free).expect("one is free");
+            let next = table.reserve(index, object);
+            table.publish(index);
+            prop_assert_ne!(next, handle);
+            prop_assert_eq!(table.kill(handle), Err(BadHandle(handle)));
+            let killed = Killed { index, object, unread: true };
+            prop_assert_eq!(table.kill(next), Ok(killed));
+        }
+
+        #[test]
+        fn a_move_is_refused_once_somebody_looked(place: u32, to: u32, len in 1..=65536_usize) {
+            let table = Handles::new(10);
+            let object = Object { place, len };
+            let index = table.take(&mut NIL.clone()).expect("one is free");
+            let handle = table.reserve(index, object);
+            table.publish(index);
+            let seen = table.load(index);
+            table.pin(handle).expect("live");
+            prop_assert!(!table.relocate(index, seen, to));
+            prop_assert_eq!(table.unpin(index), None);
+            prop_assert!(table.relocate(index, seen, to), "nobody looks any more");
+            prop_assert_eq!(table.pin(handle), Ok((index, Object { place: to, len })));
+        }
+    }
+}

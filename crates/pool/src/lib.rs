@@ -337,9 +337,11 @@ impl<A: Arena> Pool<A> {
         let mut refused = AllocError::Full(Limit::Objects(self.handles.capacity()));
         for step in 0..LANES {
             let number = (home + step) % LANES;
-            match self.locked(number, |mut lane| lane.place(len, Reach::Grow)) {
+            let out_of_frames = refused == AllocError::OutOfFrames;
+            let reach = if out_of_frames { Reach::Hole } else { Reach::Grow };
+            match self.locked(number, |mut lane| lane.place(len, reach)) {
                 Ok(placed) => return Ok(placed),
-                Err(_) if refused == AllocError::OutOfFrames => {}
+                Err(_) if out_of_frames => {}
                 Err(error) => refused = error,
             }
         }
