@@ -129,10 +129,11 @@ impl<A: Arena> Ground<A> {
     /// The bytes of an object that is being made.
     ///
     /// # Safety
-    /// As [`bytes`](Self::bytes), and no handle to it was given to anybody yet.
+    /// Its entry is reserved and not published yet, and the caller is the one who reserved it.
     #[allow(clippy::mut_from_ref)] // Two calls for one object are against the contract.
     pub(crate) unsafe fn bytes_mut(&self, object: Object) -> &mut [u8] {
-        // SAFETY: as in `bytes`; nobody else knows the object, and a pinned one is not moved.
+        // SAFETY: the block is committed; nobody else has a handle that names it, and what is
+        // reserved is not moved.
         unsafe { slice::from_raw_parts_mut(self.word(object.place).cast().as_ptr(), object.len) }
     }
 

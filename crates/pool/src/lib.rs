@@ -212,6 +212,7 @@ impl<A: Arena> Pool<A> {
     }
 
     /// Stores an object of `len` bytes that `write` fills; what it leaves alone may be anything.
+    /// The space of an object whose `write` panics is lost.
     ///
     /// # Errors
     /// See [`AllocError`]; the pool is as it was.
@@ -224,9 +225,10 @@ impl<A: Arena> Pool<A> {
             _ => {}
         }
         let Placed { handle, index, object } = self.place(len)?;
-        let _pin = Pin { pool: self, index };
-        // SAFETY: the pin that `place` left is held by `_pin`, and the handle is still ours alone.
+        // SAFETY: a reserved object stays where it is, and its handle names nothing yet, so nobody
+        // else can come by its bytes.
         write(unsafe { self.ground.bytes_mut(object) });
+        self.handles.publish(index);
         Ok(handle)
     }
 
@@ -335,9 +337,11 @@ impl<A: Arena> Pool<A> {
         let mut refused = AllocError::Full(Limit::Objects(self.handles.capacity()));
         for step in 0..LANES {
             let number = (home + step) % LANES;
-            match self.locked(number, |mut lane| lane.place(len, Reach::Grow)) {
+            let out_of_frames = refused == AllocError::OutOfFrames;
+            let reach = if out_of_frames { Reach::Hole } else { Reach::Grow };
+            match self.locked(number, |mut lane| lane.place(len, reach)) {
                 Ok(placed) => return Ok(placed),
-                Err(_) if refused == AllocError::OutOfFrames => {}
+                Err(_) if out_of_frames => {}
                 Err(error) => refused = error,
             }
         }

@@ -2,6 +2,7 @@
 
 use super::TestArena;
 use crate::*;
+use std::thread;
 use std::vec::Vec;
 
 pub(super) fn pool(
@@ -193,4 +194,35 @@ fn the_table_of_classes_adds_up() {
     assert_eq!(packed.freeable, pool.freeable_pages());
     let zspages: usize = pool.fullness().iter().sum();
     assert!((stats.pages.div_ceil(4)..=stats.pages).contains(&zspages));
+}
+
+/// Objects stored by one thread and replaced by another: the second one fills the holes that it
+/// leaves in the first one's lane.
+#[test]
+fn a_lane_left_behind_is_used_up() {
+    let pool = pool(1 << 14, 16, 4096, 40_000);
+    let len = |n: usize| 200 + n * 7919 % 2000;
+    let store = |n: usize| pool.store(&std::vec![1; len(n)]).expect("room");
+    for other in 1..5 {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // Inside the other thread, so that it has another stack and so another lane.
+                let mut live: Vec<_> = thread::scope(|scope| {
+                    let first = scope.spawn(|| (0..10_000).map(store).collect());
+                    first.join().expect("stored")
+                });
+                let fill = pool.stats().pages;
+                for n in 0..20_000 {
+                    let at = n * 6007 % live.len();
+                    pool.free(live[at]).expect("live");
+                    live[at] = store(n * other);
+                }
+                let stats = pool.stats();
+                let used = stats.pages * 4096;
+                assert!(used < stats.compressed_bytes * 115 / 100, "{fill} pages, then {stats:?}");
+                pool.free_many(&live);
+            });
+        });
+        pool.check();
+    }
 }
