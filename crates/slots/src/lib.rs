@@ -1,43 +1,46 @@
-//! The slot allocator: gives out numbers for the places of pages, almost without shared locks.
+//! The slot allocator: gives out numbers for the places of pages, without a lock that all share.
 //!
 //! The device is cut into *clusters* of 512 slots. A cluster serves folios of one order, that of
 //! its first allocation, so that large folios keep finding aligned room. Each CPU keeps, for each
-//! order, a note of the cluster it took from last and where it stopped. Clusters wait on lists:
+//! order, a *current* cluster from which it takes run after run.
 //!
 //! ```text
-//!             first slot taken              last free slot taken
-//!     free ───────────────────► frag[order] ────────────────────► full
-//!      ▲                          │    ▲                            │
-//!      │                a slot    │    │ searched                   │ a slot
-//!      │                is freed  ▼    │                            │ is freed
-//!      └───────────────────── nonfull[order] ◄──────────────────────┘
-//!        last slot freed
+//!                a CPU makes it        it is left, full
+//!                  its current             or searched
+//!      ┌──────┐   ┌─────────┐           ┌────────┐  enough is freed  ┌───────┐
+//!      │ free │──►│ current │──────────►│ partly │──────────────────►│ roomy │
+//!      └──────┘   └─────────┘           │ or full│                   └───────┘
+//!         ▲            ▲                └────────┘                    │     │
+//!         │            └──────────────────────────────────────────────┘     │
+//!         └─────────────────────────────────────────────────────────────────┘
+//!                      everything is freed (from partly, too)
 //! ```
 //!
-//! `frag` holds clusters that are somebody's current one or were searched in vain, `nonfull` those
-//! in which something was freed since, so they are searched first.
+//! An allocation tries, in this order: the CPU's current cluster; a *roomy* one of its order; a
+//! *free* one; and when there is none of these, whatever clusters have a hole that is large enough,
+//! those of its own order first.
 //!
-//! An allocation tries, in this order: the CPU's current cluster; `nonfull` of its order; `free`;
-//! one of `frag` of its order; and, for a single page, what is left in clusters of other orders.
-//! It is the design of the kernel series "mm, swap: rework of swap allocator locks".
+//! The states and the order of attempts are those of the kernel series "mm, swap: rework of swap
+//! allocator locks" ([`twins::Series`]), with two changes. A cluster does not become roomy with the
+//! first slot that is freed in it but when the search is worth it: otherwise it wanders between two
+//! lists with every slot that is freed and taken again. And the lists with their device lock are
+//! gone: a state is one bit a cluster in a set (`marks.rs`), changed under the cluster's own lock,
+//! and searched without any. `docs/slots.md` has both measured.
 //!
 //! # Locks
 //!
-//! Each cluster has a lock over its bits, its order and the name of its list. One *device lock*
-//! lies over the links of the lists. **Cluster lock first, then device lock**, and the device lock
-//! only to move a cluster from one list to another. Who looks for a cluster on a list holds the
-//! device lock and therefore only tries cluster locks and skips those that are held.
+//! Each cluster has a lock over its slots and its marks. A thread holds at most one. Who searches
+//! only tries locks and skips clusters whose lock is held.
 //!
 //! # Invariants
 //!
 //! Whenever no cluster lock is held:
-//! - a cluster is on exactly one list, the one it names;
-//! - no slot taken ⇔ `free`; every slot taken ⇔ `full`; a partly taken one is on `nonfull` or
-//!   `frag` of its own order;
-//! - slots given out and not freed are exactly the set bits.
+//! - the slots given out and not freed are exactly the bits that are set;
+//! - the marks of a cluster are what `State::marks` makes of its contents;
+//! - a cluster with a free slot is marked free or partly taken: nothing is lost to the search.
 //!
 //! Nothing here allocates after construction, waits, or calls the operating system except to wait
-//! for a lock.
+//! for a cluster's lock.
 #![no_std]
 
 extern crate alloc;
@@ -46,22 +49,33 @@ extern crate std;
 
 mod bitmap;
 mod lists;
+mod marks;
+#[cfg(test)]
+#[cfg(loom)]
+mod models;
+mod one_lock;
+mod series;
 mod sync;
-
-pub use lists::DeviceCounts;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;
+pub mod twins;
 
 use alloc::boxed::Box;
 use bitmap::{Bitmap, CLUSTER_SLOTS};
 use core::fmt;
-use lists::{List, Lists};
-use octavo_page::sync::atomic::{AtomicU32, Ordering};
+use marks::Marks;
+use octavo_page::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use octavo_page::{Order, SlotId};
 use sync::{Mutex, MutexGuard};
 
 const ORDERS: usize = Order::MAX.get() as usize + 1;
 
-/// No current cluster.
-const NO_HINT: u32 = u32::MAX;
+/// Free slots from which on a cluster of single pages is roomy.
+const ROOMY: usize = CLUSTER_SLOTS / 8;
+
+/// Clusters that an allocation of more than one page searches in its last resort, in each set.
+const TRIES: usize = 64;
 
 /// The most slots an allocator can have: every number and every end of a range fits 32 bits.
 pub const MAX_SLOTS: usize = (u32::MAX as usize / CLUSTER_SLOTS) * CLUSTER_SLOTS;
@@ -102,6 +116,20 @@ impl fmt::Display for ConfigError {
 }
 
 impl core::error::Error for ConfigError {}
+
+impl Config {
+    /// The number of clusters, when there can be such an allocator.
+    fn clusters(self) -> Result<u32, ConfigError> {
+        match self {
+            Self { capacity: 0, .. } => Err(ConfigError::NoSlots),
+            Self { capacity, .. } if capacity > MAX_SLOTS => {
+                Err(ConfigError::TooManySlots { capacity })
+            }
+            Self { cpus: 0, .. } => Err(ConfigError::NoCpus),
+            Self { capacity, .. } => Ok(capacity.div_ceil(CLUSTER_SLOTS) as u32),
+        }
+    }
+}
 
 /// A free that was refused. The slots it names are as they were.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -145,35 +173,116 @@ impl fmt::Display for FreeError {
 
 impl core::error::Error for FreeError {}
 
+/// A run of slots inside one cluster.
+#[derive(Clone, Copy)]
+struct Run {
+    cluster: u32,
+    offset: usize,
+    pages: usize,
+}
+
+impl Run {
+    /// The run that `first` and `pages` name, when all of it exists in one cluster.
+    fn new(first: SlotId, pages: usize, capacity: usize) -> Result<Self, FreeError> {
+        if pages > capacity || first.index() > capacity - pages {
+            return Err(FreeError::PastTheEnd { first, pages, capacity });
+        }
+        let (cluster, offset) = split(first);
+        if offset + pages > CLUSTER_SLOTS {
+            return Err(FreeError::SpansClusters { first, pages });
+        }
+        Ok(Self { cluster, offset, pages })
+    }
+
+    /// Clears the bits of this run in its cluster's bitmap, or none of them.
+    fn free_in(self, taken: &mut Bitmap) -> Result<(), FreeError> {
+        if let Some(free) = taken.first_free(self.offset, self.pages) {
+            return Err(FreeError::NotTaken { slot: join(self.cluster, free) });
+        }
+        taken.clear(self.offset, self.pages);
+        Ok(())
+    }
+}
+
+/// Calls `free` for each group of neighbours in the list that lie in one cluster, and returns the
+/// first error.
+fn free_by_cluster(
+    slots: &[SlotId],
+    mut free: impl FnMut(&[SlotId]) -> Result<(), FreeError>,
+) -> Result<(), FreeError> {
+    let mut first_error = Ok(());
+    for group in slots.chunk_by(|a, b| split(*a).0 == split(*b).0) {
+        let result = free(group);
+        first_error = first_error.and(result);
+    }
+    first_error
+}
+
+/// The cluster of a slot and its place in it.
+fn split(slot: SlotId) -> (u32, usize) {
+    (slot.get() / CLUSTER_SLOTS as u32, slot.index() % CLUSTER_SLOTS)
+}
+
+/// The slot at this place of this cluster.
+fn join(cluster: u32, offset: usize) -> SlotId {
+    SlotId::new(cluster * CLUSTER_SLOTS as u32 + offset as u32)
+}
+
 /// A cluster on cache lines of its own, so that CPUs in different clusters do not disturb each
 /// other.
 #[repr(align(128))]
 struct Cluster(Mutex<State>);
 
 /// What the cluster lock protects.
+#[derive(Debug)]
 struct State {
     taken: Bitmap,
     count: u16,
-    /// Means something while `count` is not 0.
+    /// What it serves. Means nothing while `count` is 0 and nobody owns it.
     order: Order,
-    /// The list it is on; `None` only while somebody who holds the lock has it off its list.
-    list: Option<List>,
+    /// It is the current cluster of some CPU, which others leave alone while there is another.
+    owned: bool,
+    /// Single pages of it were taken although it serves larger folios.
+    lent: bool,
+    /// As they are in the sets.
+    marks: StateMarks,
 }
 
-/// For each order the slot at which this CPU goes on, or [`NO_HINT`]. Only a note: whoever follows
-/// it takes the cluster lock and looks.
+/// The sets that a cluster is in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum StateMarks {
+    /// No slot is taken and no CPU has it.
+    Free,
+    /// Every slot is taken.
+    Full,
+    /// It has a free slot: in `partly` of this order, and in `roomy` when the search is worth it.
+    Partly { order: Order, roomy: bool },
+}
+
+/// What a CPU remembers. Only notes: whoever follows one takes the cluster lock and looks.
 #[repr(align(128))]
-struct Current([AtomicU32; ORDERS]);
+struct Cpu {
+    /// For each order the slot at which to go on in the current cluster, or [`NO_CURRENT`].
+    current: [AtomicU32; ORDERS],
+    /// The cluster that was found last: the next search starts there, so that the clusters behind
+    /// gather freed slots meanwhile.
+    cursor: AtomicU32,
+}
+
+/// A slot that does not exist: there is no current cluster.
+const NO_CURRENT: u32 = u32::MAX;
 
 /// Numbers for the places of pages.
 pub struct Slots {
     clusters: Box<[Cluster]>,
-    /// The device lock.
-    device: Mutex<Lists>,
-    /// A bit for each list that has a cluster. Written under the device lock, read without, so
-    /// that nobody takes the lock to find a list empty, and "full" is said without any lock.
-    occupied: AtomicU32,
-    current: Box<[Current]>,
+    cpus: Box<[Cpu]>,
+    free: Marks,
+    roomy: [Marks; ORDERS],
+    partly: [Marks; ORDERS],
+    /// Clusters below this number were in use at some time.
+    touched: AtomicU32,
+    /// Changes of any set since the start.
+    moves: AtomicU64,
 }
 
 /// A cluster whose lock is held.
@@ -188,24 +297,18 @@ impl Slots {
     /// # Errors
     /// [`ConfigError`] when there would be no slots, no CPUs, or more slots than have numbers.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
-        let Config { capacity, cpus } = config;
-        if capacity == 0 {
-            return Err(ConfigError::NoSlots);
-        }
-        if capacity > MAX_SLOTS {
-            return Err(ConfigError::TooManySlots { capacity });
-        }
-        if cpus == 0 {
-            return Err(ConfigError::NoCpus);
-        }
-        let clusters = capacity.div_ceil(CLUSTER_SLOTS) as u32;
+        let clusters = config.clusters()?;
+        let marks = || core::array::from_fn(|_| Marks::none(clusters as usize));
+        let free = Marks::none(clusters as usize);
+        (0..clusters).for_each(|cluster| free.insert(cluster));
         Ok(Self {
-            clusters: (0..clusters).map(|_| Cluster(Mutex::new(State::new()))).collect(),
-            device: Mutex::new(Lists::new(clusters)),
-            occupied: AtomicU32::new(List::Free.bit()),
-            current: (0..cpus)
-                .map(|_| Current(core::array::from_fn(|_| AtomicU32::new(NO_HINT))))
-                .collect(),
+            clusters: (0..clusters).map(|_| Cluster(Mutex::new(State::FREE))).collect(),
+            cpus: (0..config.cpus).map(|_| Cpu::new()).collect(),
+            free,
+            roomy: marks(),
+            partly: marks(),
+            touched: AtomicU32::new(0),
+            moves: AtomicU64::new(0),
         })
     }
 
@@ -224,21 +327,21 @@ impl Slots {
     /// Slots below this number may have been given out; from it on none ever was.
     #[must_use]
     pub fn touched(&self) -> usize {
-        self.device.lock().touched() * CLUSTER_SLOTS
+        self.touched.load(Ordering::Relaxed) as usize * CLUSTER_SLOTS
     }
 
     /// Bytes of the allocator's own tables. They were all written when it was made.
     #[must_use]
     pub fn table_bytes(&self) -> usize {
         size_of_val(&*self.clusters)
-            + size_of_val(&*self.current)
-            + Lists::bytes(self.clusters.len())
+            + size_of_val(&*self.cpus)
+            + (1 + 2 * ORDERS) * self.free.bytes()
     }
 
-    /// Work done under the device lock since the start.
+    /// Times a cluster changed from one state to another since the start.
     #[must_use]
-    pub fn device_counts(&self) -> DeviceCounts {
-        self.device.lock().counts
+    pub fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Relaxed)
     }
 
     /// Takes an aligned run of slots for a folio of `order` and returns its first.
@@ -247,107 +350,107 @@ impl Slots {
     /// other's way, a stale number costs time only.
     ///
     /// `None` when no aligned run was found. A single page finds the last free slot there is,
-    /// unless another thread holds the lock of its cluster at that moment; a larger folio is
-    /// refused earlier and may be stored in smaller parts.
+    /// unless another thread holds the lock of its cluster at that moment; a larger folio may be
+    /// refused earlier and can be stored in smaller parts.
     #[must_use]
     pub fn alloc(&self, order: Order, cpu: usize) -> Option<SlotId> {
-        let current = &self.current[cpu % self.current.len()].0[usize::from(order.get())];
-        if let Some(slot) = self.alloc_in_current(order, current) {
-            return Some(slot);
-        }
-        // A nonfull cluster in which no run is found moves to frag, so the search ends by itself;
-        // the bound is for other threads that free as fast as this one searches.
-        self.alloc_from(List::Nonfull(order), order, current, self.clusters.len())
-            .or_else(|| self.alloc_from(List::Free, order, current, 1))
-            .or_else(|| self.alloc_from(List::Frag(order), order, current, 1))
-            .or_else(|| if order == Order::PAGE { self.steal(current) } else { None })
+        let cpu = &self.cpus[cpu % self.cpus.len()];
+        let own = usize::from(order.get());
+        self.alloc_in_current(order, cpu)
+            .or_else(|| self.search(&self.roomy[own], order, cpu, TRIES))
+            .or_else(|| self.alloc_in_free(order, cpu))
+            .or_else(|| self.last_resort(order, cpu))
     }
 
-    /// The current cluster, from where the last allocation stopped.
-    fn alloc_in_current(&self, order: Order, current: &AtomicU32) -> Option<SlotId> {
-        let hint = current.load(Ordering::Relaxed);
-        if hint == NO_HINT {
+    /// A run in the current cluster, from where the last allocation stopped.
+    fn alloc_in_current(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
+        let current = &cpu.current[usize::from(order.get())];
+        let (number, offset) = split(SlotId::new(current.load(Ordering::Relaxed)));
+        if number as usize >= self.clusters.len() {
             return None;
         }
-        let (number, offset) = split(SlotId::new(hint));
-        let cluster = Locked { number, state: self.clusters[number as usize].0.lock() };
-        if cluster.state.count != 0 && cluster.state.order != order {
-            return None; // it was emptied and serves another order now
+        let mut cluster = self.lock(number);
+        let state = &mut *cluster.state;
+        let lent = state.lent && order == Order::PAGE;
+        if state.marks == StateMarks::Free || state.order != order && !lent {
+            return None; // it was emptied, and is nobody's or serves another order now
         }
-        self.alloc_in(cluster, order, offset, current)
-    }
-
-    /// Searches up to `tries` clusters of `list`.
-    fn alloc_from(
-        &self,
-        list: List,
-        order: Order,
-        current: &AtomicU32,
-        tries: usize,
-    ) -> Option<SlotId> {
-        for _ in 0..tries {
-            let cluster = self.isolate(list)?;
-            if let Some(slot) = self.alloc_in(cluster, order, 0, current) {
-                return Some(slot);
-            }
+        if let Some(first) = state.find(order, offset) {
+            return Some(self.take(cluster, order, first, cpu));
+        }
+        current.store(NO_CURRENT, Ordering::Relaxed);
+        if state.order == order {
+            state.owned = false;
+            self.settle(&mut cluster);
         }
         None
     }
 
-    /// A single page in a cluster that serves larger folios: first where large folios were
-    /// searched for in vain.
-    fn steal(&self, current: &AtomicU32) -> Option<SlotId> {
-        let orders = || (1..ORDERS as u8).filter_map(Order::new);
-        orders()
-            .map(List::Frag)
-            .chain(orders().map(List::Nonfull))
-            .find_map(|list| self.alloc_from(list, Order::PAGE, current, 1))
+    /// A run in the free cluster with the lowest number: the tables that describe the slots of low
+    /// clusters were written before, those of a cluster never used were not and cost no memory yet.
+    fn alloc_in_free(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
+        self.search_from(0, &self.free, order, cpu, usize::MAX)
     }
 
-    /// Takes the first free cluster of `list` that nobody holds off the list, and its lock.
-    fn isolate(&self, list: List) -> Option<Locked<'_>> {
-        if self.occupied.load(Ordering::Relaxed) & list.bit() == 0 {
-            return None;
-        }
-        let mut device = self.lock_device();
-        let (number, mut state) = device
-            .iter(list)
-            .find_map(|n| self.clusters[n as usize].0.try_lock().map(|state| (n, state)))?;
-        debug_assert_eq!(state.list, Some(list));
-        device.unlink(list, number);
-        self.occupied.store(device.occupied(), Ordering::Relaxed);
-        state.list = None;
-        Some(Locked { number, state })
+    /// A run wherever there is one, as far as the search goes: a single page wherever a slot is
+    /// free; a larger folio in clusters of its own order that other CPUs have, then where a larger
+    /// order has room, then in some clusters of any order, whose holes may have grown together.
+    fn last_resort(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
+        let own = usize::from(order.get());
+        let tries = if order == Order::PAGE { usize::MAX } else { TRIES };
+        let others = || self.partly[..own].iter().chain(&self.partly[own + 1..]);
+        core::iter::once(&self.partly[own])
+            .chain(&self.roomy[own + 1..])
+            .chain(others())
+            .find_map(|set| self.search(set, order, cpu, tries))
     }
 
-    /// Takes a run at or after `from` in a cluster, notes where to go on, and puts the cluster on
-    /// the list it belongs to now.
-    fn alloc_in(
+    /// Searches up to `tries` clusters of a set, from where this CPU found one last.
+    fn search(&self, set: &Marks, order: Order, cpu: &Cpu, tries: usize) -> Option<SlotId> {
+        self.search_from(cpu.cursor.load(Ordering::Relaxed), set, order, cpu, tries)
+    }
+
+    fn search_from(
         &self,
-        mut cluster: Locked<'_>,
+        start: u32,
+        set: &Marks,
         order: Order,
-        from: usize,
-        current: &AtomicU32,
+        cpu: &Cpu,
+        tries: usize,
     ) -> Option<SlotId> {
+        set.from(start).take(tries).find_map(|number| {
+            let state = self.clusters[number as usize].0.try_lock()?;
+            if !set.has(number) {
+                return None; // another thread was here first
+            }
+            let first = state.find(order, 0)?;
+            cpu.cursor.store(number, Ordering::Relaxed);
+            Some(self.take(Locked { number, state }, order, first, cpu))
+        })
+    }
+
+    /// Takes the run at `first` of a cluster, which is free, and goes on behind it next time.
+    fn take(&self, mut cluster: Locked<'_>, order: Order, first: usize, cpu: &Cpu) -> SlotId {
+        let number = cluster.number;
         let state = &mut *cluster.state;
-        let found = state.taken.free_run(order, from);
-        let mut hint = NO_HINT;
-        if let Some(first) = found {
-            if state.count == 0 {
-                state.order = order;
-            }
-            state.taken.set(first, order.pages());
-            state.count += order.pages() as u16;
-            let next = first + order.pages();
-            if next < CLUSTER_SLOTS && usize::from(state.count) < CLUSTER_SLOTS {
-                hint = join(cluster.number, next).get();
-            }
+        if state.count == 0 {
+            state.order = order;
+            state.lent = false;
         }
-        let list = state.list_after_search();
-        self.move_to(&mut cluster, list);
-        drop(cluster.state);
-        current.store(hint, Ordering::Relaxed);
-        found.map(|first| join(cluster.number, first))
+        state.taken.set(first, order.pages());
+        state.count += order.pages() as u16;
+        let full = usize::from(state.count) == CLUSTER_SLOTS;
+        if state.order == order {
+            state.owned = !full;
+        } else {
+            state.lent = true;
+        }
+        self.settle(&mut cluster);
+        // At the end of a cluster the search goes on at its beginning.
+        let next = join(number, (first + order.pages()) % CLUSTER_SLOTS).get();
+        let next = if full { NO_CURRENT } else { next };
+        cpu.current[usize::from(order.get())].store(next, Ordering::Relaxed);
+        join(number, first)
     }
 
     /// Gives back `pages` slots from `first` on: a folio or a part of one.
@@ -356,19 +459,14 @@ impl Slots {
     /// [`FreeError`] when any of them is not taken or does not exist, or when they lie in several
     /// clusters. Then nothing was freed.
     pub fn free(&self, first: SlotId, pages: usize) -> Result<(), FreeError> {
-        if pages > self.capacity() || first.index() > self.capacity() - pages {
-            return Err(FreeError::PastTheEnd { first, pages, capacity: self.capacity() });
-        }
+        let run = Run::new(first, pages, self.capacity())?;
         if pages == 0 {
             return Ok(());
         }
-        let (number, offset) = split(first);
-        if offset + pages > CLUSTER_SLOTS {
-            return Err(FreeError::SpansClusters { first, pages });
-        }
-        let mut cluster = Locked { number, state: self.clusters[number as usize].0.lock() };
-        cluster.free(offset, pages)?;
-        self.settle_after_free(cluster);
+        let mut cluster = self.lock(run.cluster);
+        run.free_in(&mut cluster.state.taken)?;
+        cluster.state.count -= pages as u16;
+        self.settle(&mut cluster);
         Ok(())
     }
 
@@ -378,145 +476,126 @@ impl Slots {
     /// [`FreeError`] for the first slot that was not taken or does not exist. All others in the
     /// list are freed all the same; a slot named twice is freed once.
     pub fn free_many(&self, slots: &[SlotId]) -> Result<(), FreeError> {
-        let mut first_error = Ok(());
-        for group in slots.chunk_by(|a, b| split(*a).0 == split(*b).0) {
-            let result = self.free_group(group);
-            first_error = first_error.and(result);
-        }
-        first_error
+        free_by_cluster(slots, |group| {
+            let mut cluster = self.lock(Run::new(group[0], 1, self.capacity())?.cluster);
+            let mut first_error = Ok(());
+            for slot in group {
+                let run = Run { cluster: cluster.number, offset: split(*slot).1, pages: 1 };
+                let result = run.free_in(&mut cluster.state.taken);
+                cluster.state.count -= u16::from(result.is_ok());
+                first_error = first_error.and(result);
+            }
+            self.settle(&mut cluster);
+            first_error
+        })
     }
 
-    /// [`Self::free_many`] for slots of one cluster.
-    fn free_group(&self, group: &[SlotId]) -> Result<(), FreeError> {
-        let number = split(group[0]).0;
-        let Some(cluster) = self.clusters.get(number as usize) else {
-            let capacity = self.capacity();
-            return Err(FreeError::PastTheEnd { first: group[0], pages: 1, capacity });
-        };
-        let mut cluster = Locked { number, state: cluster.0.lock() };
-        let before = cluster.state.count;
-        let mut first_error = Ok(());
-        for slot in group {
-            let result = cluster.free(split(*slot).1, 1);
-            first_error = first_error.and(result);
-        }
-        if cluster.state.count != before {
-            self.settle_after_free(cluster);
-        }
-        first_error
+    fn lock(&self, number: u32) -> Locked<'_> {
+        Locked { number, state: self.clusters[number as usize].0.lock() }
     }
 
-    /// Puts a cluster in which something was freed on the list it belongs to now.
-    fn settle_after_free(&self, mut cluster: Locked<'_>) {
-        let list = match cluster.state.count {
-            0 => List::Free,
-            _ => List::Nonfull(cluster.state.order),
-        };
-        self.move_to(&mut cluster, list);
-    }
-
-    /// Moves a cluster from the list it is on, if any, to `list`, under the device lock; does
-    /// nothing when it is there.
-    fn move_to(&self, cluster: &mut Locked<'_>, list: List) {
-        let Locked { number, state } = cluster;
-        let from = state.list;
-        if from == Some(list) {
+    /// Puts a cluster into the sets where it belongs now.
+    fn settle(&self, cluster: &mut Locked<'_>) {
+        let Locked { number, ref mut state } = *cluster;
+        let (was, is) = (state.marks, state.marks());
+        if was == is {
             return;
         }
-        let mut device = self.lock_device();
-        if let Some(from) = from {
-            device.unlink(from, *number);
+        state.marks = is;
+        for (was, is) in self.sets(was).into_iter().zip(self.sets(is)) {
+            if was.map(core::ptr::from_ref) != is.map(core::ptr::from_ref) {
+                is.into_iter().for_each(|set| set.insert(number));
+                was.into_iter().for_each(|set| set.remove(number));
+            }
         }
-        match list {
-            List::Free => device.push_free(*number),
-            _ => device.push(list, *number),
+        if was == StateMarks::Free {
+            self.touched.fetch_max(number + 1, Ordering::Relaxed);
         }
-        self.occupied.store(device.occupied(), Ordering::Relaxed);
-        state.list = Some(list);
+        self.moves.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn lock_device(&self) -> MutexGuard<'_, Lists> {
-        let mut device = self.device.lock();
-        device.counts.acquisitions += 1;
-        device
+    /// The sets that a cluster with these marks is in.
+    fn sets(&self, marks: StateMarks) -> [Option<&Marks>; 2] {
+        match marks {
+            StateMarks::Free => [Some(&self.free), None],
+            StateMarks::Full => [None, None],
+            StateMarks::Partly { order, roomy } => {
+                let order = usize::from(order.get());
+                [Some(&self.partly[order]), roomy.then_some(&self.roomy[order])]
+            }
+        }
     }
 
-    /// Compares every table with every other and panics with the first difference. For tests and
+    fn all_sets(&self) -> impl Iterator<Item = &Marks> {
+        core::iter::once(&self.free).chain(&self.roomy).chain(&self.partly)
+    }
+
+    /// Compares every table with every other and panics at the first difference. For tests and
     /// checks: it holds all locks.
     ///
     /// # Panics
     /// When an invariant of this module does not hold.
     pub fn check(&self) {
-        let states: alloc::vec::Vec<_> = self.clusters.iter().map(|c| c.0.lock()).collect();
-        let device = self.device.lock();
-        let mut listed = 0;
-        for list in Lists::all() {
-            assert!(device.is_sound(list), "the links of {list:?} are damaged");
-            for number in device.iter(list) {
-                let named = states[number as usize].list;
-                assert_eq!(named, Some(list), "cluster {number} is on another list than it says");
-                listed += 1;
-            }
-        }
-        assert_eq!(listed, states.len(), "a cluster is on no list");
-        for (number, state) in states.iter().enumerate() {
+        let locked: alloc::vec::Vec<_> = self.clusters.iter().map(|c| c.0.lock()).collect();
+        for (state, number) in locked.iter().zip(0..) {
             let count = usize::from(state.count);
             assert_eq!(state.taken.count(), count, "cluster {number} miscounts");
-            let list = state.list.expect("on the list it was found on");
-            match list {
-                List::Free => assert_eq!(count, 0, "cluster {number} is not free"),
-                List::Full => assert_eq!(count, CLUSTER_SLOTS, "cluster {number} is not full"),
-                List::Nonfull(order) | List::Frag(order) => {
-                    assert!(count != 0 && count != CLUSTER_SLOTS, "cluster {number}: {list:?}");
-                    assert_eq!(order, state.order, "cluster {number} is on the list of an order");
-                }
+            assert_eq!(state.marks, state.marks(), "cluster {number} is marked wrongly");
+            let expected = self.sets(state.marks).map(|set| set.map(core::ptr::from_ref));
+            for set in self.all_sets() {
+                let member = expected.contains(&Some(core::ptr::from_ref(set)));
+                assert_eq!(
+                    set.has(number),
+                    member,
+                    "cluster {number} is in other sets: {:?}",
+                    **state
+                );
             }
+            let touched = self.touched.load(Ordering::Relaxed);
+            assert!(number < touched || state.marks == StateMarks::Free, "cluster {number}");
         }
-        let occupied = self.occupied.load(Ordering::Relaxed);
-        assert_eq!(occupied, device.occupied(), "a list was filled or emptied unseen");
+        for set in self.all_sets() {
+            assert_eq!(set.from(0).count(), set.len(), "a set miscounts");
+        }
+    }
+}
+
+impl Cpu {
+    fn new() -> Self {
+        let current = core::array::from_fn(|_| AtomicU32::new(NO_CURRENT));
+        Self { current, cursor: AtomicU32::new(0) }
     }
 }
 
 impl State {
-    fn new() -> Self {
-        Self { taken: Bitmap::EMPTY, count: 0, order: Order::PAGE, list: Some(List::Free) }
-    }
+    const FREE: Self = Self {
+        taken: Bitmap::EMPTY,
+        count: 0,
+        order: Order::PAGE,
+        owned: false,
+        lent: false,
+        marks: StateMarks::Free,
+    };
 
-    /// Where a cluster belongs after a search in it, whether or not a run was found.
-    fn list_after_search(&self) -> List {
+    /// The marks that the contents ask for.
+    fn marks(&self) -> StateMarks {
         match usize::from(self.count) {
-            0 => List::Free,
-            CLUSTER_SLOTS => List::Full,
-            _ => List::Frag(self.order),
+            0 if !self.owned => StateMarks::Free,
+            CLUSTER_SLOTS => StateMarks::Full,
+            _ => StateMarks::Partly { order: self.order, roomy: !self.owned && self.is_roomy() },
         }
     }
-}
 
-impl Locked<'_> {
-    /// Clears the bits of a range inside the cluster, or none of them.
-    fn free(&mut self, offset: usize, pages: usize) -> Result<(), FreeError> {
-        if let Some(free) = self.state.taken.first_free(offset, pages) {
-            return Err(FreeError::NotTaken { slot: join(self.number, free) });
+    /// Whether the next CPU of this order should come here.
+    fn is_roomy(&self) -> bool {
+        match self.order {
+            Order::PAGE => CLUSTER_SLOTS - usize::from(self.count) >= ROOMY,
+            order => self.taken.free_run(order, 0).is_some(),
         }
-        self.state.taken.clear(offset, pages);
-        self.state.count -= pages as u16;
-        Ok(())
+    }
+
+    /// An aligned free run, the first at `from` or later if there is one.
+    fn find(&self, order: Order, from: usize) -> Option<usize> {
+        self.taken.free_run(order, from).or_else(|| self.taken.free_run(order, 0))
     }
 }
-
-/// The cluster of a slot and its place in it.
-fn split(slot: SlotId) -> (u32, usize) {
-    (slot.get() / CLUSTER_SLOTS as u32, slot.index() % CLUSTER_SLOTS)
-}
-
-/// The slot at this place of this cluster.
-fn join(cluster: u32, offset: usize) -> SlotId {
-    SlotId::new(cluster * CLUSTER_SLOTS as u32 + offset as u32)
-}
-
-#[cfg(test)]
-#[cfg(loom)]
-mod models;
-#[cfg(test)]
-#[cfg(not(loom))]
-mod tests;

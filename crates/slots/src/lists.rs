@@ -5,6 +5,7 @@
 //! list to the device lock. Lock order: cluster, then device. Under the device lock a cluster is
 //! only ever *tried*, never waited for.
 
+use crate::twins::SharedWork;
 use alloc::boxed::Box;
 use octavo_page::Order;
 
@@ -57,24 +58,13 @@ struct Ends {
     tail: u32,
 }
 
-/// Work done under the device lock since the start.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct DeviceCounts {
-    /// Times the device lock was taken.
-    pub acquisitions: u64,
-    /// Times a cluster was put on a list or taken off one.
-    pub transitions: u64,
-}
-
 /// Every list, and the links of every cluster. Lives under the device lock.
 pub(crate) struct Lists {
     ends: [Ends; LISTS],
     links: Box<[Link]>,
-    /// Clusters that were ever taken off the free list. They are given out in order of number.
-    touched: u32,
     /// A bit for each list that has a cluster.
     occupied: u32,
-    pub(crate) counts: DeviceCounts,
+    pub(crate) work: SharedWork,
 }
 
 impl Lists {
@@ -83,23 +73,12 @@ impl Lists {
         let mut lists = Self {
             ends: [Ends { head: NONE, tail: NONE }; LISTS],
             links: (0..clusters).map(|_| Link { prev: NONE, next: NONE }).collect(),
-            touched: 0,
             occupied: 0,
-            counts: DeviceCounts::default(),
+            work: SharedWork::default(),
         };
         (0..clusters).for_each(|cluster| lists.push(List::Free, cluster));
-        lists.counts = DeviceCounts::default();
+        lists.work = SharedWork::default();
         lists
-    }
-
-    /// Bytes of the lists of `clusters` clusters.
-    pub(crate) fn bytes(clusters: usize) -> usize {
-        clusters * size_of::<Link>()
-    }
-
-    /// Clusters that were ever in use.
-    pub(crate) fn touched(&self) -> usize {
-        self.touched as usize
     }
 
     /// A bit for each list that has a cluster.
@@ -122,16 +101,13 @@ impl Lists {
         if ends.head == NONE {
             self.occupied &= !list.bit();
         }
-        if list == List::Free {
-            self.touched = self.touched.max(cluster + 1);
-        }
-        self.counts.transitions += 1;
+        self.work.moves += 1;
     }
 
     /// Puts `cluster`, which is on no list, on `list`: at its tail, so that the longest waiting is
     /// searched first.
     pub(crate) fn push(&mut self, list: List, cluster: u32) {
-        self.counts.transitions += 1;
+        self.work.moves += 1;
         self.occupied |= list.bit();
         let ends = &mut self.ends[list.index()];
         let prev = ends.tail;
@@ -143,10 +119,10 @@ impl Lists {
         self.links[cluster as usize] = Link { prev, next: NONE };
     }
 
-    /// Puts `cluster`, which is on no list, first on the free list: the tables that describe its
-    /// slots were written before, those of a cluster never used were not and cost no memory yet.
+    /// Puts `cluster`, which is on no list, first on the free list: what describes its slots
+    /// was written before.
     pub(crate) fn push_free(&mut self, cluster: u32) {
-        self.counts.transitions += 1;
+        self.work.moves += 1;
         self.occupied |= List::Free.bit();
         let ends = &mut self.ends[List::Free.index()];
         let next = ends.head;

@@ -1,32 +1,31 @@
 use super::*;
+use crate::twins::{Allocator, OneLock, Series, SharedWork};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::string::ToString;
 use std::sync::atomic::AtomicU8;
 use std::vec::Vec;
 
-fn slots(capacity: usize, cpus: usize) -> Slots {
-    Slots::new(Config { capacity, cpus }).unwrap()
+fn slots<A: Allocator>(capacity: usize, cpus: usize) -> A {
+    A::new(Config { capacity, cpus }).unwrap()
 }
 
 fn order(n: u8) -> Order {
     Order::new(n).unwrap()
 }
 
-#[test]
-fn sizes_that_cannot_be_are_refused() {
-    let error = |capacity, cpus| Slots::new(Config { capacity, cpus }).err();
+fn sizes_that_cannot_be_are_refused<A: Allocator>() {
+    let error = |capacity, cpus| A::new(Config { capacity, cpus }).err();
     assert_eq!(error(0, 1), Some(ConfigError::NoSlots));
     assert_eq!(error(1, 0), Some(ConfigError::NoCpus));
     let capacity = MAX_SLOTS + 1;
     assert_eq!(error(capacity, 1), Some(ConfigError::TooManySlots { capacity }));
     assert!(ConfigError::TooManySlots { capacity }.to_string().contains(&capacity.to_string()));
-    assert_eq!(slots(513, 1).capacity(), 1024);
+    assert_eq!(slots::<A>(513, 1).capacity(), 1024);
 }
 
-#[test]
-fn one_page_after_another_fills_the_device() {
-    let slots = slots(1024, 2);
+fn one_page_after_another_fills_the_device<A: Allocator>() {
+    let slots = slots::<A>(1024, 2);
     let taken: BTreeSet<_> = (0..1024).map(|_| slots.alloc(Order::PAGE, 0).unwrap()).collect();
     assert_eq!(taken.len(), 1024);
     assert_eq!(slots.alloc(Order::PAGE, 0), None);
@@ -39,16 +38,15 @@ fn one_page_after_another_fills_the_device() {
 
 #[test]
 fn neighbours_get_neighbouring_slots() {
-    let slots = slots(4096, 2);
+    let slots = slots::<Slots>(4096, 2);
     let first: Vec<_> = (0..100).map(|_| slots.alloc(Order::PAGE, 0).unwrap().get()).collect();
     assert!(first.is_sorted_by(|a, b| a + 1 == *b));
     let other = slots.alloc(Order::PAGE, 1).unwrap();
     assert_ne!(split(other).0, split(SlotId::new(first[0])).0, "CPUs keep to their own clusters");
 }
 
-#[test]
-fn a_folio_is_aligned_and_whole() {
-    let slots = slots(8192, 1);
+fn a_folio_is_aligned_and_whole<A: Allocator>() {
+    let slots = slots::<A>(8192, 1);
     for n in 0..=9 {
         let first = slots.alloc(order(n), 0).unwrap();
         assert_eq!(first.index() % order(n).pages(), 0);
@@ -57,9 +55,8 @@ fn a_folio_is_aligned_and_whole() {
     assert_eq!(slots.taken(), 1023);
 }
 
-#[test]
-fn the_last_single_pages_come_from_clusters_of_folios() {
-    let slots = slots(512, 1);
+fn the_last_single_pages_come_from_clusters_of_folios<A: Allocator>() {
+    let slots = slots::<A>(512, 1);
     let folio = slots.alloc(order(4), 0).unwrap();
     for _ in 0..496 {
         slots.alloc(Order::PAGE, 0).unwrap();
@@ -72,9 +69,8 @@ fn the_last_single_pages_come_from_clusters_of_folios() {
     slots.check();
 }
 
-#[test]
-fn a_bad_free_is_an_error_and_changes_nothing() {
-    let slots = slots(1024, 1);
+fn a_bad_free_is_an_error_and_changes_nothing<A: Allocator>() {
+    let slots = slots::<A>(1024, 1);
     let first = slots.alloc(order(4), 0).unwrap();
     let slot = |n| SlotId::new(first.get() + n);
     slots.free(slot(3), 1).unwrap();
@@ -108,9 +104,8 @@ fn a_bad_free_is_an_error_and_changes_nothing() {
     assert!(text.contains("slot 3"), "{text}");
 }
 
-#[test]
-fn many_are_freed_and_the_first_bad_one_is_named() {
-    let slots = slots(2048, 1);
+fn many_are_freed_and_the_first_bad_one_is_named<A: Allocator>() {
+    let slots = slots::<A>(2048, 1);
     let taken: Vec<_> = (0..1500).map(|_| slots.alloc(Order::PAGE, 0).unwrap()).collect();
     let beyond = SlotId::new(5000);
     let list: Vec<_> = [taken[7], beyond, taken[7], taken[1400]].to_vec();
@@ -128,7 +123,7 @@ fn many_are_freed_and_the_first_bad_one_is_named() {
 
 #[test]
 fn clusters_that_were_used_are_used_again_before_new_ones() {
-    let slots = slots(1 << 20, 1);
+    let slots = slots::<Slots>(1 << 20, 1);
     for _ in 0..100 {
         let taken: Vec<_> = (0..600).map(|_| slots.alloc(Order::PAGE, 0).unwrap()).collect();
         slots.free_many(&taken).unwrap();
@@ -136,25 +131,44 @@ fn clusters_that_were_used_are_used_again_before_new_ones() {
     assert!(slots.touched() <= 3 * CLUSTER_SLOTS, "{} slots touched", slots.touched());
 }
 
+/// Frees and takes in turns, half full, in random order: `batch` slots are freed, then taken.
+fn churn<A: Allocator>(batch: usize) -> SharedWork {
+    let slots = slots::<A>(1 << 16, 1);
+    let mut taken: Vec<_> = (0..1 << 15).map(|_| slots.alloc(Order::PAGE, 0).unwrap()).collect();
+    let mut random = 1_u64;
+    let mut turn = |pairs: usize| {
+        for _ in 0..pairs / batch {
+            for _ in 0..batch {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let victim = (random >> 33) as usize % taken.len();
+                slots.free(taken.swap_remove(victim), 1).unwrap();
+            }
+            taken.extend((0..batch).map(|_| slots.alloc(Order::PAGE, 0).unwrap()));
+        }
+        slots.shared_work()
+    };
+    let before = turn(200_000);
+    let after = turn(100_000);
+    SharedWork {
+        acquisitions: after.acquisitions - before.acquisitions,
+        moves: after.moves - before.moves,
+    }
+}
+
 #[test]
 fn the_device_lock_is_taken_only_to_move_a_cluster() {
-    let slots = slots(1 << 16, 1);
-    let mut taken: Vec<_> = (0..1 << 15).map(|_| slots.alloc(Order::PAGE, 0).unwrap()).collect();
-    let before = slots.device_counts();
-    let mut random = 1_u64;
-    for _ in 0..25 {
-        for _ in 0..4096 {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let victim = (random >> 33) as usize % taken.len();
-            slots.free(taken.swap_remove(victim), 1).unwrap();
-        }
-        taken.extend((0..4096).map(|_| slots.alloc(Order::PAGE, 0).unwrap()));
+    let work = churn::<Series>(4096);
+    assert!(work.acquisitions <= work.moves, "{work:?}");
+    assert!(work.acquisitions < 200_000 / 20, "{work:?} in 200,000 operations");
+}
+
+#[test]
+fn a_cluster_changes_its_state_seldom() {
+    for batch in [1, 64, 4096] {
+        let work = churn::<Slots>(batch);
+        assert_eq!(work.acquisitions, 0);
+        assert!(work.moves < 200_000 / 40, "{work:?} in 200,000 operations, batch {batch}");
     }
-    let after = slots.device_counts();
-    let acquisitions = after.acquisitions - before.acquisitions;
-    let transitions = after.transitions - before.transitions;
-    assert!(acquisitions <= transitions, "{acquisitions} for {transitions}");
-    assert!(acquisitions < 200_000 / 20, "{acquisitions} in 200,000 operations");
 }
 
 /// What a test does to an allocator and to the model beside it.
@@ -212,7 +226,7 @@ impl Model {
         self.taken.range(range).map(|n| SlotId::new(*n)).collect()
     }
 
-    fn step(&mut self, slots: &Slots, step: &Step) {
+    fn step(&mut self, slots: &impl Allocator, step: &Step) {
         match *step {
             Step::Alloc { order, cpu } => {
                 let order = Order::new(order).unwrap();
@@ -279,24 +293,20 @@ impl Model {
     }
 }
 
-proptest! {
-    #[test]
-    fn behaves_as_a_set_of_slots(steps in prop::collection::vec(step(), 0..400)) {
-        let slots = slots(2048, 3);
-        let mut model = Model::default();
-        for step in &steps {
-            model.step(&slots, step);
-            slots.check();
-            assert_eq!(slots.taken(), model.taken.len());
-        }
+fn behaves_as_a_set_of_slots<A: Allocator>(steps: &[Step]) {
+    let slots = slots::<A>(2048, 3);
+    let mut model = Model::default();
+    for step in steps {
+        model.step(&slots, step);
+        slots.check();
+        assert_eq!(slots.taken(), model.taken.len());
     }
 }
 
 /// Threads take and free slots at random; each slot carries the mark of its owner.
-#[test]
-fn threads_never_share_a_slot() {
+fn threads_never_share_a_slot<A: Allocator>() {
     const THREADS: usize = 4;
-    let slots = slots(8 * CLUSTER_SLOTS, THREADS);
+    let slots = slots::<A>(8 * CLUSTER_SLOTS, THREADS);
     let owner: Vec<AtomicU8> = (0..slots.capacity()).map(|_| AtomicU8::new(0)).collect();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -308,7 +318,7 @@ fn threads_never_share_a_slot() {
     assert_eq!(slots.taken(), 0);
 }
 
-fn torture(slots: &Slots, owner: &[AtomicU8], thread: usize) {
+fn torture(slots: &impl Allocator, owner: &[AtomicU8], thread: usize) {
     let mark = thread as u8 + 1;
     let mut random = 0x9e37_79b9_u64.wrapping_mul(thread as u64 + 1);
     let mut held: Vec<(SlotId, usize)> = Vec::new();
@@ -338,3 +348,55 @@ fn torture(slots: &Slots, owner: &[AtomicU8], thread: usize) {
         slots.free_many(&list).unwrap();
     }
 }
+
+macro_rules! tests_of {
+    ($($module:ident: $design:ty),*) => {$(
+        mod $module {
+            use super::*;
+
+            #[test]
+            fn sizes_that_cannot_be_are_refused() {
+                super::sizes_that_cannot_be_are_refused::<$design>();
+            }
+
+            #[test]
+            fn one_page_after_another_fills_the_device() {
+                super::one_page_after_another_fills_the_device::<$design>();
+            }
+
+            #[test]
+            fn a_folio_is_aligned_and_whole() {
+                super::a_folio_is_aligned_and_whole::<$design>();
+            }
+
+            #[test]
+            fn the_last_single_pages_come_from_clusters_of_folios() {
+                super::the_last_single_pages_come_from_clusters_of_folios::<$design>();
+            }
+
+            #[test]
+            fn a_bad_free_is_an_error_and_changes_nothing() {
+                super::a_bad_free_is_an_error_and_changes_nothing::<$design>();
+            }
+
+            #[test]
+            fn many_are_freed_and_the_first_bad_one_is_named() {
+                super::many_are_freed_and_the_first_bad_one_is_named::<$design>();
+            }
+
+            #[test]
+            fn threads_never_share_a_slot() {
+                super::threads_never_share_a_slot::<$design>();
+            }
+
+            proptest! {
+                #[test]
+                fn behaves_as_a_set_of_slots(steps in prop::collection::vec(step(), 0..400)) {
+                    super::behaves_as_a_set_of_slots::<$design>(&steps);
+                }
+            }
+        }
+    )*};
+}
+
+tests_of! { octavo: Slots, series: Series, one_lock: OneLock }
