@@ -25,6 +25,7 @@ pub struct Budget {
     limit: u64,
     slack: u64,
     used: AtomicI64,
+    stored: AtomicU64,
     peak: AtomicU64,
     exceeded: AtomicU64,
 }
@@ -42,6 +43,7 @@ impl Budget {
             limit,
             slack,
             used: AtomicI64::new(0),
+            stored: AtomicU64::new(0),
             peak: AtomicU64::new(0),
             exceeded: AtomicU64::new(0),
         }
@@ -81,6 +83,23 @@ impl Budget {
     /// Notes pages that we took from the kernel (or gave back, when negative).
     pub fn took(&self, pages: i64) {
         self.used.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Notes the pages that the store occupies.
+    pub fn stores(&self, pages: u64) {
+        self.stored.store(pages, Ordering::Relaxed);
+    }
+
+    /// Whether the store takes so much of the limit that density matters more than speed.
+    #[must_use]
+    pub fn wants_density(&self) -> bool {
+        self.stored.load(Ordering::Relaxed) > self.limit * 9 / 20
+    }
+
+    /// Whether the program has more resident than [`FLOOR`].
+    #[must_use]
+    pub fn above_floor(&self) -> bool {
+        self.used() > self.stored.load(Ordering::Relaxed) + FLOOR
     }
 
     /// Pages left until everything must be registered; 0 when it is time.
@@ -139,6 +158,16 @@ mod tests {
             let wait = first(&|b| b.must_wait(0));
             assert!(0 < arm && arm <= to && to < at && at < wait && wait < limit, "{limit}");
         }
+    }
+
+    #[test]
+    fn what_the_store_takes_is_not_the_programs() {
+        let budget = Budget::new(32 * MIB);
+        budget.measured(20 * MIB);
+        budget.stores(10 * MIB);
+        assert!(budget.above_floor() && !budget.wants_density());
+        budget.stores(17 * MIB);
+        assert!(!budget.above_floor() && budget.wants_density());
     }
 
     #[test]

@@ -16,7 +16,7 @@
 //! of which was brought back since it last came by: second chance, with faults as the proof of
 //! heat. It takes long runs, cold and hot together, because one MOVE costs one TLB shootdown.
 
-use crate::pager::{Pager, Worker};
+use crate::pager::{Pager, Tier, Worker};
 use crate::program::{BATCH, Brought, Held};
 use crate::regions::{Regions, Span};
 use crate::table::{Place, Word};
@@ -25,6 +25,9 @@ use octavo_page::sync::atomic::{AtomicU32, Ordering};
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
 use octavo_store::PutError;
 use octavo_sys::{Errno, task};
+
+/// Objects that compaction may move after each batch.
+const COMPACT_MOVES: usize = 256;
 
 /// Folios handed to the store in one call, at most.
 const PUT_AT_ONCE: usize = 32;
@@ -280,14 +283,14 @@ impl Pager {
     /// then page by page what is left, also of units that do not compress as a whole.
     fn store_batch(&self, worker: &mut Worker, batch: &mut Batch<'_>) {
         self.settle_clean(batch);
-        if self.config.unit != Unit::K4 {
-            self.store_units(worker, batch, self.config.unit);
+        let Tier { codec, unit: largest } = self.tier();
+        for unit in Unit::ALL.into_iter().rev().filter(|unit| *unit <= largest) {
+            self.store_units(worker, batch, Tier { codec, unit });
         }
-        self.store_units(worker, batch, Unit::K4);
     }
 
-    fn store_units(&self, worker: &mut Worker, batch: &mut Batch<'_>, unit: Unit) {
-        let how = self.how(unit);
+    fn store_units(&self, worker: &mut Worker, batch: &mut Batch<'_>, tier: Tier) {
+        let (how, unit) = (self.how(tier), tier.unit);
         let staging = batch.staging.area();
         let mut at = 0;
         while at < batch.pages {
@@ -406,16 +409,24 @@ impl Pager {
         }
     }
 
+    /// Compacts the pool a little: without it a job that churns does not fit.
+    fn tidy(&self) {
+        if self.budget.wants_eviction() {
+            self.store.compact(COMPACT_MOVES);
+        }
+    }
+
     /// The life of an evictor: sleeps until the budget wants it, works until it does not.
     pub fn run_evictor(&self, worker: &mut Worker) -> ! {
         loop {
             while self.budget.wants_more_eviction() && self.is_armed() {
                 match self.evict_step(worker) {
-                    Evicted::Pages(_) => {}
+                    Evicted::Pages(_) => self.tidy(),
                     Evicted::Nothing => self.catch_up(worker),
                     Evicted::Stuck => break,
                 }
             }
+            self.tidy();
             self.bell.wait();
         }
     }

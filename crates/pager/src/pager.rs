@@ -4,11 +4,11 @@
 //! have locks of their own inside, taken after these. Nothing else is held while waiting.
 
 use crate::arena::PoolArena;
-use crate::budget::{Budget, FLOOR};
+use crate::budget::Budget;
 use crate::evict::{Bell, Sweep};
 use crate::program::{BATCH, Program, Staging};
 use crate::regions::Regions;
-use crate::serve::{Fault, UNIT_BUFFER};
+use crate::serve::{Fault, RUN, Stream};
 use crate::stats::{Counter, Counters};
 use crate::table::Table;
 use alloc::boxed::Box;
@@ -38,12 +38,21 @@ pub struct Config {
     pub limit: u64,
     /// End the job rather than go over the limit.
     pub strict: bool,
-    /// The codec that was asked for.
-    pub codec: Codec,
-    /// The unit that was asked for.
-    pub unit: Unit,
+    /// What pages are compressed with as long as there is room.
+    pub fast: Tier,
+    /// What they are compressed with when the store takes much of the limit.
+    pub dense: Tier,
     /// CPUs that this process may use.
     pub cpus: usize,
+}
+
+/// A way to compress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tier {
+    /// What compresses.
+    pub codec: Codec,
+    /// What is compressed as one.
+    pub unit: Unit,
 }
 
 /// What all helpers share.
@@ -88,7 +97,9 @@ impl LastThread {
 pub struct Worker {
     pub(crate) number: usize,
     pub(crate) scratch: Scratch,
-    pub(crate) unit: Box<[u8]>,
+    /// What a run of stored pages is decoded into.
+    pub(crate) run: Box<[u8]>,
+    pub(crate) stream: Stream,
     pub(crate) page: Box<[u8]>,
     pub(crate) faults: Queue,
     /// Whether this is the server that reads events.
@@ -100,11 +111,12 @@ pub struct Worker {
 impl Worker {
     /// The worker with this number, below [`WORKERS`]; number 0 reads the events.
     #[must_use]
-    pub fn new(number: usize, codecs: &[Codec]) -> Self {
+    pub fn new(number: usize, config: &Config) -> Self {
         Self {
             number,
-            scratch: Scratch::new(codecs),
-            unit: alloc::vec![0; UNIT_BUFFER].into_boxed_slice(),
+            scratch: Scratch::new(&[config.fast.codec, config.dense.codec]),
+            run: alloc::vec![0; RUN * PAGE_SIZE].into_boxed_slice(),
+            stream: Stream::default(),
             page: alloc::vec![0; PAGE_SIZE].into_boxed_slice(),
             faults: Queue::default(),
             reads_events: number == 0,
@@ -225,16 +237,15 @@ impl Pager {
         self.stagings[parked as usize / BATCH].note_address(parked as usize % BATCH, address);
     }
 
-    /// How pages are stored at present, in units of `unit`.
-    pub(crate) fn how(&self, unit: Unit) -> How {
-        let fits_in = unit.bytes() / 8 * 7;
-        How { codec: self.config.codec, unit, cpu: task::cpu() % self.config.cpus, fits_in }
+    /// How pages are compressed at present.
+    pub(crate) fn tier(&self) -> Tier {
+        if self.budget.wants_density() { self.config.dense } else { self.config.fast }
     }
 
-    /// Whether the program has more resident than [`FLOOR`].
-    pub(crate) fn above_floor(&self) -> bool {
-        let ours = (self.store.stats().pool_bytes / PAGE_SIZE) as u64;
-        self.budget.used() > ours + FLOOR
+    /// How a batch is stored by `codec` in units of `unit`: they must shrink by an eighth.
+    pub(crate) fn how(&self, Tier { codec, unit }: Tier) -> How {
+        let fits_in = unit.bytes() / 8 * 7;
+        How { codec, unit, cpu: task::cpu() % self.config.cpus, fits_in }
     }
 
     /// Ends the program and ourselves with a message: going on would mean wrong contents.

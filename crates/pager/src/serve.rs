@@ -81,7 +81,7 @@ impl Pager {
             return;
         }
         self.counters.waited.add(1);
-        while self.budget.must_wait(AHEAD as u64) && self.above_floor() {
+        while self.budget.must_wait(AHEAD as u64) && self.budget.above_floor() {
             match self.evict_step(worker) {
                 Evicted::Pages(_) => {}
                 Evicted::Nothing => self.catch_up(worker),
@@ -176,66 +176,116 @@ impl Pager {
         answer
     }
 
-    /// Brings the unit of a stored page: every page of it that lies in the store only, where the
-    /// program has it.
+    /// Brings a stored page with the rest of its unit, which is decoded anyway; and for a reader
+    /// that goes on in order, what lies ahead.
     fn give_stored(&self, worker: &mut Worker, fault: Fault, slot: SlotId) -> Answer {
         let Some(unit) = self.store.unit_of(slot) else { return Answer::Again };
         let wanted = (slot.get() - unit.first.get()) as usize;
-        let Some(base) = fault.page.checked_sub(wanted * PAGE_SIZE) else { return Answer::Again };
-        let along = |n: usize| {
-            let word = self.table.word(base + n * PAGE_SIZE);
-            word.place() == Place::Stored(unit.first.offset(n as u32))
+        let along = |n: &usize| {
+            let at = fault.page.checked_sub((wanted - n) * PAGE_SIZE);
+            at.is_some_and(|at| self.table.word(at).place() == Place::Stored(unit.first.offset(*n as u32)))
         };
-        let first = (0..wanted).rev().take_while(|n| along(*n)).last().unwrap_or(wanted);
-        let end = (wanted + 1..unit.pages).find(|n| !along(*n)).unwrap_or(unit.pages);
-        let Worker { scratch, unit: buffer, .. } = worker;
-        let Some(out) = buffer.get_mut(..(end - first) * PAGE_SIZE) else { return Answer::Again };
-        match self.store.get(scratch, unit.first.offset(first as u32), out) {
-            Ok(()) => self.give_run(fault, base + first * PAGE_SIZE, unit.first, first, out),
-            Err(GetError::Empty { .. }) => Answer::Again,
-            Err(GetError::Damaged { .. } | GetError::Poisoned { .. }) => self.lose(fault, slot),
-        }
+        let before = (0..wanted).rev().take_while(along).count();
+        let start = fault.page - before * PAGE_SIZE;
+        let ahead = worker.stream.ahead(start);
+        let run = match self.decode_run(worker, start, ahead.max(before + 1)) {
+            Ok(run) => run,
+            Err(GetError::Empty { .. }) => return Answer::Again,
+            Err(GetError::Damaged { .. } | GetError::Poisoned { .. }) => {
+                return self.give_alone(worker, fault, slot);
+            }
+        };
+        worker.stream.note(start + run.pages * PAGE_SIZE);
+        self.give_run(worker, fault, start, &run)
     }
 
-    /// Gives the decoded pages `out`, which start at `address` and belong to the slots of a unit
-    /// from number `first` on.
-    fn give_run(
+    /// Decodes the stored pages from `start` on: `least` pages, and to the end of the unit that the
+    /// last of them is in.
+    fn decode_run(
         &self,
-        fault: Fault,
-        address: usize,
-        unit: SlotId,
-        first: usize,
-        out: &[u8],
-    ) -> Answer {
-        let pages = out.len() / PAGE_SIZE;
-        let brought = self.program.bring(address, out);
-        let there = match brought {
-            Brought::All => pages,
-            Brought::There(n) => n,
-            // The unit goes over the end of a mapping: the page alone.
-            Brought::Gone if pages > 1 => {
-                let at = (fault.page - address) / PAGE_SIZE;
-                let page = &out[at * PAGE_SIZE..(at + 1) * PAGE_SIZE];
-                return self.give_run(fault, fault.page, unit, first + at, page);
+        worker: &mut Worker,
+        start: usize,
+        least: usize,
+    ) -> Result<Decoded, GetError> {
+        let mut run = Decoded { slots: [SlotId::new(0); RUN], pages: 0 };
+        while run.pages < least {
+            let at = start + run.pages * PAGE_SIZE;
+            let Place::Stored(slot) = self.table.word(at).place() else { break };
+            let Some(unit) = self.store.unit_of(slot) else { break };
+            let in_unit = unit.pages - (slot.get() - unit.first.get()) as usize;
+            let follows = |n: &usize| {
+                let word = self.table.word(at + n * PAGE_SIZE);
+                word.place() == Place::Stored(slot.offset(*n as u32))
+            };
+            let pages = (0..in_unit.min(RUN - run.pages)).take_while(follows).count();
+            let Some(out) =
+                worker.run.get_mut(run.pages * PAGE_SIZE..(run.pages + pages) * PAGE_SIZE)
+            else {
+                break;
+            };
+            match self.store.get(&mut worker.scratch, slot, out) {
+                Ok(()) => {}
+                // What lies ahead can wait for its own fault.
+                Err(_) if run.pages > 0 => break,
+                Err(error) => return Err(error),
             }
-            _ => return self.brought(fault, brought, 0),
+            for n in 0..pages {
+                run.slots[run.pages + n] = slot.offset(n as u32);
+            }
+            run.pages += pages;
+        }
+        if run.pages == 0 { Err(GetError::Empty { slot: SlotId::new(0) }) } else { Ok(run) }
+    }
+
+    /// Gives the pages that were decoded, which start at `start`.
+    fn give_run(&self, worker: &Worker, fault: Fault, start: usize, run: &Decoded) -> Answer {
+        let bytes = &worker.run[..run.pages * PAGE_SIZE];
+        let there = match self.program.bring(start, bytes) {
+            Brought::All => run.pages,
+            Brought::There(n) => n,
+            // The run goes over the end of a mapping: the page alone.
+            Brought::Gone if run.pages > 1 => {
+                let at = (fault.page - start) / PAGE_SIZE;
+                let page = &bytes[at * PAGE_SIZE..(at + 1) * PAGE_SIZE];
+                return self.give_page(fault, run.slots[at], page);
+            }
+            other => return self.brought(fault, other, 0),
         };
         self.budget.took(there as i64);
         self.counters.neighbours.add(there.saturating_sub(1) as u64);
-        for n in 0..there {
-            let slot = unit.offset((first + n) as u32);
-            let kept = Word::new(Place::Kept(slot));
-            let at = address + n * PAGE_SIZE;
-            let to = if at == fault.page { kept.recent() } else { kept };
-            if let Some(cell) = self.table.get(at) {
-                let _ = cell.change(Word::new(Place::Stored(slot)), to);
-            }
+        for (n, slot) in run.slots.iter().enumerate().take(there) {
+            self.note_kept(fault, start + n * PAGE_SIZE, *slot);
         }
-        if fault.page < address + there * PAGE_SIZE {
+        if fault.page < start + there * PAGE_SIZE {
             return Answer::Done;
         }
         // Stopped at a page that another server has just brought.
         Answer::Again
+    }
+
+    fn give_page(&self, fault: Fault, slot: SlotId, page: &[u8]) -> Answer {
+        let brought = self.program.bring(fault.page, page);
+        if brought == Brought::All {
+            self.note_kept(fault, fault.page, slot);
+        }
+        self.brought(fault, brought, 1)
+    }
+
+    fn note_kept(&self, fault: Fault, at: usize, slot: SlotId) {
+        let kept = Word::new(Place::Kept(slot));
+        let to = if at == fault.page { kept.recent() } else { kept };
+        if let Some(cell) = self.table.get(at) {
+            let _ = cell.change(Word::new(Place::Stored(slot)), to);
+        }
+    }
+
+    /// Something of the unit is damaged; this page itself may not be.
+    fn give_alone(&self, worker: &mut Worker, fault: Fault, slot: SlotId) -> Answer {
+        match self.store.get(&mut worker.scratch, slot, &mut worker.page) {
+            Ok(()) => self.give_page(fault, slot, &worker.page),
+            Err(GetError::Empty { .. }) => Answer::Again,
+            Err(GetError::Damaged { .. } | GetError::Poisoned { .. }) => self.lose(fault, slot),
+        }
     }
 
     /// A page whose stored bytes are damaged: SIGBUS for whoever touches it, never wrong bytes.
@@ -253,5 +303,66 @@ impl Pager {
     }
 }
 
-/// Pages of the largest unit, for the buffer that units are decoded into.
-pub const UNIT_BUFFER: usize = Unit::MAX.bytes();
+/// Pages brought back at once, at most: a whole unit of the largest size.
+pub const RUN: usize = Unit::MAX.pages();
+
+/// Pages decoded into a worker's buffer, side by side, and the slot of each.
+struct Decoded {
+    slots: [SlotId; RUN],
+    pages: usize,
+}
+
+/// How a reader goes through stored pages: in order, or here and there.
+#[derive(Debug, Default)]
+pub struct Stream {
+    /// Where the last runs of up to four readers ended, and how far ahead each is served.
+    ends: [(usize, usize); 4],
+    next: usize,
+    current: usize,
+}
+
+impl Stream {
+    /// Pages to bring for a fault at `start`: twice as many as the last time when it goes on where
+    /// a run ended, else one.
+    fn ahead(&mut self, start: usize) -> usize {
+        match self.ends.iter().position(|(end, _)| *end == start) {
+            Some(found) => {
+                self.current = found;
+                (self.ends[found].1 * 2).clamp(1, RUN)
+            }
+            None => {
+                self.current = self.next;
+                self.next = (self.next + 1) % self.ends.len();
+                self.ends[self.current].1 = 0;
+                1
+            }
+        }
+    }
+
+    /// Notes where the run brought for that fault ended.
+    fn note(&mut self, end: usize) {
+        let (at, ahead) = &mut self.ends[self.current];
+        (*at, *ahead) = (end, (*ahead * 2).clamp(1, RUN));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_in_order_are_served_further_and_further_ahead() {
+        let mut stream = Stream::default();
+        let (mut one, mut two) = (0x1000_0000, 0x2000_0000);
+        let mut served = [0; 8];
+        for pages in &mut served {
+            *pages = stream.ahead(one);
+            one += *pages * PAGE_SIZE;
+            stream.note(one);
+            two += stream.ahead(two) * PAGE_SIZE;
+            stream.note(two);
+        }
+        assert_eq!(served, [1, 2, 4, 8, 16, 16, 16, 16]);
+        assert_eq!(stream.ahead(0x3000_0000), 1);
+    }
+}

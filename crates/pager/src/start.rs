@@ -171,7 +171,7 @@ impl Helper {
         TARGET.store(i64::from(target_fd.raw()), Ordering::Release);
         let parts = Parts { program, maps: Maps::open()?, store, target: target_fd };
         let pager = Box::leak(Box::new(Pager::new(job.config, parts)?));
-        let server = Worker::new(0, &[job.config.codec]);
+        let server = Worker::new(0, &job.config);
         Ok(Self { pager, job, target, server })
     }
 
@@ -194,7 +194,7 @@ impl Helper {
     fn start_others(pager: &'static Pager, job: &'static Job, target: i32) -> Result<()> {
         let watch = Watch::new(pager, job.excluded.clone(), target, task::id())?;
         for number in 1..=(job.config.cpus - 1).clamp(1, MAX_EVICTORS) {
-            let worker = Worker::new(number, &[job.config.codec]);
+            let worker = Worker::new(number, &job.config);
             spawn_thread(evictor, Box::new((pager, worker)))?;
         }
         spawn_thread(watcher, Box::new((watch, pager, job)))?;

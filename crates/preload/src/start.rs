@@ -4,10 +4,9 @@
 use crate::image;
 use core::ffi::{CStr, c_char, c_int};
 use core::fmt::Write as _;
-use octavo_codec::Codec;
 use octavo_page::Unit;
 use octavo_page::config::{self, RunConfig};
-use octavo_pager::pager::Config;
+use octavo_pager::pager::{Config, Tier};
 use octavo_pager::start::{self, Job};
 use octavo_sys::Errno;
 use octavo_sys::file::{Fd, Text};
@@ -57,8 +56,8 @@ fn job(run: &RunConfig<'_>) -> Result<Job, &'static str> {
         config: Config {
             limit: run.limit.bytes(),
             strict: run.strict,
-            codec: codec(run)?,
-            unit: run.unit.unwrap_or(DEFAULT_UNIT),
+            fast: tier(run, FAST)?,
+            dense: tier(run, DENSE)?,
             cpus: CpuSet::of_this_task().count().max(1),
         },
         excluded: [image::ours(), image::libc(), stack..stack + 1],
@@ -67,20 +66,21 @@ fn job(run: &RunConfig<'_>) -> Result<Job, &'static str> {
     })
 }
 
-/// What compresses when nothing else was asked for.
-const DEFAULT_CODEC: &str = "zstd:1";
+/// What compresses when nothing else was asked for: single pages while there is room, so that a
+/// fault decodes no more than it needs, and long units when density matters.
+const FAST: (&str, Unit) = ("zstd:-1", Unit::K4);
+const DENSE: (&str, Unit) = ("zstd:1", Unit::K64);
 
-/// What one compress request takes when nothing else was asked for.
-const DEFAULT_UNIT: Unit = Unit::K16;
-
-fn codec(run: &RunConfig<'_>) -> Result<Codec, &'static str> {
+/// The codec and unit that were asked for, and `standard` where nothing was.
+fn tier(run: &RunConfig<'_>, standard: (&str, Unit)) -> Result<Tier, &'static str> {
     let mut buffer = [0u8; 64];
     let name = match run.codec {
         Some(text) => text.copy_to(&mut buffer).ok_or("the codec's name is too long")?,
-        None => DEFAULT_CODEC.as_bytes(),
+        None => standard.0.as_bytes(),
     };
     let name = core::str::from_utf8(name).map_err(|_| "the codec's name is no text")?;
-    name.parse().map_err(|_| "unknown codec")
+    let codec = name.parse().map_err(|_| "unknown codec")?;
+    Ok(Tier { codec, unit: run.unit.unwrap_or(standard.1) })
 }
 
 /// Finds `name` in an environment.
