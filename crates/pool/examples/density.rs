@@ -9,6 +9,7 @@ use octavo_page::{Handle, PAGE_SIZE};
 use octavo_pool::reference::Reference;
 use octavo_pool::{ChainLength, Config, Pool};
 use std::io::Read;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 mod common;
@@ -78,6 +79,8 @@ fn octavo(chain: ChainLength, unit: usize, sizes: &[usize], copies: usize) {
     let mut live: Vec<Handle> = (0..copies).flat_map(|_| sizes.iter().map(|&s| store(s))).collect();
     report("fill", live.len(), since);
 
+    let calls = || pool.arena().calls.each_ref().map(|calls| calls.load(Relaxed));
+    let before = calls();
     let (since, mut state, ops) = (Instant::now(), 1, 4 * live.len());
     for _ in 0..ops {
         let at = random(&mut state) % live.len();
@@ -85,6 +88,8 @@ fn octavo(chain: ChainLength, unit: usize, sizes: &[usize], copies: usize) {
         live[at] = store(sizes[random(&mut state) % sizes.len()]);
     }
     report("churn", ops, since);
+    let per_op = |n: usize| (calls()[n] - before[n]) as f64 / ops as f64;
+    println!("{:29} {:.3} commits, {:.3} decommits each", "", per_op(0), per_op(1));
 
     let (since, mut moved) = (Instant::now(), 0);
     loop {

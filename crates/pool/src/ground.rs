@@ -2,13 +2,14 @@
 #![allow(unsafe_code)] // Tags and objects lie in raw memory that comes and goes page by page.
 
 use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+use core::ops::Range;
 use core::ptr::NonNull;
 use core::slice;
 use octavo_page::PAGE_SIZE;
 
 use crate::handles::Object;
 use crate::zspages::Zspages;
-use crate::{Arena, Config};
+use crate::{Arena, Config, OutOfFrames};
 
 /// Bytes of a word, the grain in which blocks are placed.
 pub(crate) const WORD: usize = size_of::<u32>();
@@ -83,6 +84,14 @@ pub(crate) struct Ground<A> {
 }
 
 impl<A: Arena> Ground<A> {
+    pub(crate) fn commit(&self, pages: Range<u32>) -> Result<(), OutOfFrames> {
+        self.arena.commit(pages.start as usize, pages.len())
+    }
+
+    pub(crate) fn decommit(&self, pages: Range<u32>) {
+        self.arena.decommit(pages.start as usize, pages.len());
+    }
+
     /// Reads a tag.
     ///
     /// # Safety

@@ -15,8 +15,8 @@
 //! ```
 //!
 //! - Two holes never touch. A hole that ends where its zspage ends has no size at its end.
-//! - The pages that a hole covers and that hold none of its tags are not backed by frames, whatever
-//!   else happens: what is backed follows from the blocks and holes alone.
+//! - The pages that a hole covers and that hold none of its tags are not backed by frames, but for
+//!   a few in stock: what is backed follows from the blocks, the holes and the stock.
 //! - Every hole is in the bin of its size, except those of the *victim*, the zspage that compaction
 //!   is emptying: nothing new is put there.
 //! - A huge object, one that would leave nothing useful of its pages, has a slot of its own in a
@@ -25,6 +25,7 @@
 
 mod compact;
 mod huge;
+mod stock;
 
 #[cfg(test)]
 mod check;
@@ -37,6 +38,7 @@ use crate::handles::{Handles, NIL, Object};
 use crate::zspages::Kind;
 use crate::{AllocError, Arena, Limit, OutOfFrames};
 use octavo_page::Handle;
+use stock::Stock;
 
 const HOLE: u32 = 1 << 31;
 const AFTER_HOLE: u32 = 1 << 30;
@@ -52,6 +54,9 @@ const MIN_HOLE: u32 = HOLE_FRONT + 1;
 const LOOK_NEAR: usize = 4;
 /// Holes looked at in a bin where all are large enough.
 const LOOK_FAR: usize = 2;
+/// The stock is at most a 256th of a lane's pages; in tests an 8th, to meet it more often.
+const SPARE_SHIFT: u32 = if cfg!(test) { 3 } else { 8 };
+
 /// Words of a block for `len` bytes.
 pub(crate) const fn block_words(len: usize) -> u32 {
     let words = 1 + len.div_ceil(WORD) as u32;
@@ -81,11 +86,18 @@ pub(crate) struct Count {
     pub packed_pages: usize,
     /// Pages of huge objects.
     pub huge_pages: usize,
+    /// Pages in stock.
+    pub spare_pages: usize,
 }
 
 impl Count {
     /// Pages that frames back.
     pub(crate) const fn pages(&self) -> usize {
+        self.in_use() + self.spare_pages
+    }
+
+    /// Pages that hold anything.
+    const fn in_use(&self) -> usize {
         self.packed_pages + self.huge_pages
     }
 
@@ -94,7 +106,7 @@ impl Count {
         self.packed_pages * PAGE_WORDS as usize - self.packed_words
     }
 
-    /// Pages that perfect packing would not need.
+    /// Pages that perfect packing would not need; the stock is not among them.
     pub(crate) const fn freeable(&self) -> usize {
         self.waste() / PAGE_WORDS as usize
     }
@@ -118,6 +130,7 @@ pub(crate) struct Lane {
     open: u32,
     /// Words of waste that compaction left last time, or fewer when there were fewer since.
     settled: usize,
+    stock: Stock,
     pub count: Count,
 }
 
@@ -133,7 +146,15 @@ impl Lane {
             hand: 0,
             open: NIL,
             settled: 0,
-            count: Count { objects: 0, bytes: 0, packed_words: 0, packed_pages: 0, huge_pages: 0 },
+            stock: Stock::new(),
+            count: Count {
+                objects: 0,
+                bytes: 0,
+                packed_words: 0,
+                packed_pages: 0,
+                huge_pages: 0,
+                spare_pages: 0,
+            },
         }
     }
 }
@@ -323,20 +344,22 @@ impl<A: Arena> Held<'_, A> {
         let gone = |hole| Some(self.vacant(hole)).filter(|pages| !pages.is_empty());
         let (first, last) = (left.and_then(gone), right.and_then(gone));
         let vacant = if hole == whole { self.pages_of(hole) } else { self.vacant(hole) };
+        let keep = hole != whole;
         if let Some(left) = &first {
-            self.decommit(hole.at, vacant.start..left.start);
+            self.decommit(hole.at, vacant.start..left.start, keep);
         }
         let from = first.map_or(vacant.start, |left| left.end);
         let to = last.as_ref().map_or(vacant.end, |right| right.start);
-        self.decommit(hole.at, from..to);
+        self.decommit(hole.at, from..to, keep);
         if let Some(right) = last {
-            self.decommit(hole.at, right.end..vacant.end);
+            self.decommit(hole.at, right.end..vacant.end, keep);
         }
 
         if hole == whole {
             if self.lane.victim == zspage {
                 self.lane.victim = NIL;
             }
+            self.clear_stock(self.pages_of(whole));
             self.ground.zspages.give(zspage);
             return None;
         }
@@ -429,22 +452,58 @@ impl<A: Arena> Held<'_, A> {
             return Ok(());
         }
         let count = pages.end - pages.start;
-        self.ground.arena.commit(pages.start as usize, count as usize)?;
+        self.back(pages)?;
         let (zspages, zspage) = (&self.ground.zspages, self.ground.shape.zspage_of(at));
         zspages.set_pages(zspage, zspages.pages(zspage) + count);
         self.lane.count.packed_pages += count as usize;
         Ok(())
     }
 
-    fn decommit(&mut self, at: u32, pages: Range<u32>) {
+    /// Gives pages back; when they are to be kept for a while, into the stock.
+    fn decommit(&mut self, at: u32, pages: Range<u32>, keep: bool) {
         if pages.is_empty() {
             return;
         }
         let count = pages.end - pages.start;
-        self.ground.arena.decommit(pages.start as usize, count as usize);
         let (zspages, zspage) = (&self.ground.zspages, self.ground.shape.zspage_of(at));
         zspages.set_pages(zspage, zspages.pages(zspage) - count);
         self.lane.count.packed_pages -= count as usize;
+        self.unback(pages, keep);
+    }
+
+    /// Has pages backed, from the stock as far as it goes. When frames run out, the rest of the
+    /// stock is given up for them.
+    fn back(&mut self, pages: Range<u32>) -> Result<(), OutOfFrames> {
+        let (ground, stock) = (self.ground, &mut self.lane.stock);
+        let take = |stock: &mut Stock| {
+            let commit = |gap| ground.commit(gap);
+            stock.take(pages.clone(), commit, |run| ground.decommit(run))
+        };
+        let mut done = take(stock);
+        if done.is_err() && stock.pages() > 0 {
+            stock.clear(0..u32::MAX, |run| ground.decommit(run));
+            done = take(stock);
+        }
+        self.lane.count.spare_pages = self.lane.stock.pages();
+        done
+    }
+
+    fn unback(&mut self, pages: Range<u32>, keep: bool) {
+        let ground = self.ground;
+        if keep {
+            let limit = self.lane.count.in_use() >> SPARE_SHIFT;
+            self.lane.stock.put(pages, limit, |run| ground.decommit(run));
+        } else {
+            ground.decommit(pages);
+        }
+        self.lane.count.spare_pages = self.lane.stock.pages();
+    }
+
+    /// Gives up what is in stock of `pages`.
+    fn clear_stock(&mut self, pages: Range<u32>) {
+        let ground = self.ground;
+        self.lane.stock.clear(pages, |run| ground.decommit(run));
+        self.lane.count.spare_pages = self.lane.stock.pages();
     }
 
     /// Counts `words` more words of blocks; fewer when they are a negative number, wrapped.

@@ -21,6 +21,8 @@ pub struct Stats {
     pub pages: usize,
     /// Of these, pages of huge objects.
     pub huge_pages: usize,
+    /// Of these, pages that hold nothing and are kept for the next objects.
+    pub spare_pages: usize,
 }
 
 impl<A: Arena> Pool<A> {
@@ -32,6 +34,7 @@ impl<A: Arena> Pool<A> {
             stats.compressed_bytes += count.bytes;
             stats.pages += count.pages();
             stats.huge_pages += count.huge_pages;
+            stats.spare_pages += count.spare_pages;
         }
         stats.used_bytes = stats.pages * PAGE_SIZE
             + self.handles.touched_bytes()

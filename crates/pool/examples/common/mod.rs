@@ -4,11 +4,15 @@ use octavo_page::PAGE_SIZE;
 use octavo_pool::{Arena, OutOfFrames};
 use std::alloc::{Layout, alloc_zeroed};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Address space from the allocator; the operating system backs it as it is touched.
 pub struct Space {
     base: NonNull<u8>,
     pages: usize,
+    /// Times that pages were asked for, and given back.
+    pub calls: [AtomicUsize; 2],
 }
 
 // SAFETY: the pointer is to memory that is never given back.
@@ -27,10 +31,13 @@ unsafe impl Arena for Space {
     }
 
     fn commit(&self, _: usize, _: usize) -> Result<(), OutOfFrames> {
+        self.calls[0].fetch_add(1, Relaxed);
         Ok(())
     }
 
-    fn decommit(&self, _: usize, _: usize) {}
+    fn decommit(&self, _: usize, _: usize) {
+        self.calls[1].fetch_add(1, Relaxed);
+    }
 }
 
 /// Space for `pages` pages.
@@ -38,7 +45,7 @@ pub fn space(pages: usize) -> Space {
     let layout = Layout::from_size_align(pages * PAGE_SIZE, PAGE_SIZE).expect("a layout");
     // SAFETY: the size is not zero.
     let base = NonNull::new(unsafe { alloc_zeroed(layout) }).expect("address space");
-    Space { base, pages }
+    Space { base, pages, calls: [const { AtomicUsize::new(0) }; 2] }
 }
 
 /// xorshift64.

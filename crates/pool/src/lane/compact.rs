@@ -40,6 +40,9 @@ impl<A: Arena> Held<'_, A> {
     /// Moves up to `moves` objects out of the zspage that wastes most, and goes on with the next.
     pub(crate) fn compact(&mut self, moves: usize) -> Step {
         let mut step = Step { moved: 0, dense: self.is_settled() };
+        if step.dense {
+            return step;
+        }
         while step.moved < moves && !step.dense {
             if self.lane.victim == NIL && !self.choose_victim() {
                 step.dense = true;
@@ -54,6 +57,7 @@ impl<A: Arena> Held<'_, A> {
                 }
             }
         }
+        self.clear_stock(0..u32::MAX);
         if step.dense {
             self.lane.round = 0;
             self.lane.settled = self.lane.settled.max(self.lane.count.waste());

@@ -45,7 +45,7 @@ impl<A: Arena> Held<'_, A> {
 
     fn commit_huge(&mut self, zspage: u32, pages: Range<u32>) -> Result<(), OutOfFrames> {
         let count = pages.end - pages.start;
-        self.ground.arena.commit(pages.start as usize, count as usize)?;
+        self.back(pages)?;
         let zspages = &self.ground.zspages;
         zspages.set_pages(zspage, zspages.pages(zspage) + count);
         self.lane.count.huge_pages += count as usize;
@@ -59,13 +59,16 @@ impl<A: Arena> Held<'_, A> {
         let slot = (object.place - shape.start(zspage)) / (shape.slot_pages * PAGE_WORDS);
         let pages = huge_pages(object.place, object.len);
         let count = pages.end - pages.start;
-        self.ground.arena.decommit(pages.start as usize, count as usize);
         zspages.set_pages(zspage, zspages.pages(zspage) - count);
         self.lane.count.huge_pages -= count as usize;
 
         let before = zspages.fill(zspage);
         let after = before & !(1 << slot);
         zspages.set_fill(zspage, after);
+        self.unback(pages, after != 0);
+        if after == 0 {
+            self.clear_stock(self.pages_of(self.whole(zspage)));
+        }
         let was_full = before.count_ones() == shape.slots;
         match (was_full, after == 0) {
             (true, true) => zspages.give(zspage),

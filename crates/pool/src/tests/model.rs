@@ -31,7 +31,7 @@ fn op(max: usize) -> impl Strategy<Value = Op> {
         1 => (any::<usize>(), 0..80_usize).prop_map(|(at, n)| Op::FreeMany(at, n)),
         1 => any::<usize>().prop_map(Op::FreeStale),
         2 => any::<usize>().prop_map(Op::Read),
-        2 => (0..40_usize).prop_map(Op::Compact),
+        1 => (0..40_usize).prop_map(Op::Compact),
         1 => prop_oneof![Just(usize::MAX), 0..8_usize].prop_map(Op::Frames),
     ]
 }
@@ -94,7 +94,8 @@ impl Model {
             Ok(handle) => self.live.push((handle, bytes)),
             Err(AllocError::OutOfFrames | AllocError::Full(_)) => {
                 let after = self.pool.stats();
-                assert_eq!((before.pages, before.objects), (after.pages, after.objects));
+                assert_eq!(before.objects, after.objects);
+                assert!(after.pages <= before.pages, "spare pages may be gone");
             }
             Err(error) => panic!("{error}"),
         }
