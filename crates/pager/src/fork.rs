@@ -9,10 +9,11 @@
 //! they were at the fork.
 
 use crate::pager::{Pager, Worker};
+use crate::regions::Span;
 use crate::table::{Place, Table};
 use octavo_page::PAGE_SIZE;
 use octavo_sys::Errno;
-use octavo_sys::task;
+use octavo_sys::{maps, task};
 use octavo_sys::uffd::{Event, Stopped, Uffd};
 
 /// Calls of the child that are followed; a child that makes more while it is filled is ended.
@@ -21,6 +22,9 @@ const MAX_STEPS: usize = 1024;
 /// Children of the child that can wait to be filled.
 const MAX_WAITING: usize = 256;
 
+/// Ranges with `MADV_WIPEONFORK` that are known, at most.
+const MAX_WIPED: usize = 128;
+
 /// What the child did to its ranges since the fork.
 struct Steps {
     events: [Option<Event>; MAX_STEPS],
@@ -28,12 +32,17 @@ struct Steps {
     /// Children that the child itself has made meanwhile, and the number of steps before each.
     waiting: [(i32, usize); MAX_WAITING],
     waits: usize,
+    /// Ranges of which children get zeros (`MADV_WIPEONFORK`).
+    wiped: [Option<Span>; MAX_WIPED],
 }
 
 impl Steps {
     /// Where the child has the page now that was at `address` when it was made; `None` when it is
     /// gone or discarded.
     fn locate(&self, address: usize) -> Option<usize> {
+        if self.wiped.iter().flatten().any(|span| span.contains(&address)) {
+            return None;
+        }
         let mut at = address;
         for event in self.events.iter().take(self.len).flatten() {
             match event {
@@ -58,12 +67,27 @@ impl Pager {
             len: 0,
             waiting: [(raw, 0); MAX_WAITING],
             waits: 1,
+            wiped: [const { None }; MAX_WIPED],
         };
+        self.find_wiped(&mut steps);
         while let Some(last) = steps.waits.checked_sub(1) {
             steps.waits = last;
             let (raw, before) = steps.waiting[last];
             steps.len = before;
             self.fill_child(worker, &Uffd::own(raw), &mut steps);
+        }
+    }
+
+    fn find_wiped(&self, steps: &mut Steps) {
+        let mut n = 0;
+        let listed = maps::wiped_on_fork(|span| {
+            if let Some(wiped) = steps.wiped.get_mut(n) {
+                *wiped = Some(span);
+            }
+            n += 1;
+        });
+        if listed.is_err() || n > MAX_WIPED {
+            self.die("the ranges that a forked child gets as zeros could not be listed");
         }
     }
 

@@ -75,6 +75,45 @@ impl Maps {
     }
 }
 
+/// Calls `each` with every range that children get as zeros (`MADV_WIPEONFORK`), as `smaps` shows
+/// it; slow, since the kernel counts all pages on the way.
+///
+/// # Errors
+/// As of reading `/proc/self/smaps`.
+pub fn wiped_on_fork(mut each: impl FnMut(Range<usize>)) -> Result<()> {
+    let smaps = Fd::open(c"/proc/self/smaps")?;
+    let mut buffer = [0u8; 8192];
+    let (mut filled, mut span) = (0, 0..0);
+    loop {
+        let read = smaps.read(&mut buffer[filled..])?;
+        if read == 0 {
+            return Ok(());
+        }
+        filled += read;
+        let mut rest = &buffer[..filled];
+        while let Some(end) = rest.iter().position(|b| *b == b'\n') {
+            let line = core::str::from_utf8(&rest[..end]).unwrap_or("");
+            rest = &rest[end + 1..];
+            if let Some(found) = span_of(line) {
+                span = found;
+            } else if line.starts_with("VmFlags:") && line.split(' ').any(|flag| flag == "wf") {
+                each(span.clone());
+            }
+        }
+        let left = rest.len();
+        buffer.copy_within(filled - left..filled, 0);
+        // A line longer than the buffer holds nothing that is looked for.
+        filled = if left == buffer.len() { 0 } else { left };
+    }
+}
+
+/// The addresses that a line of `smaps` starts with, if it starts a mapping.
+fn span_of(line: &str) -> Option<Range<usize>> {
+    let (start, rest) = line.split_once('-')?;
+    let (end, _) = rest.split_once(' ')?;
+    Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
+}
+
 impl Query {
     fn mapping(&self) -> Mapping {
         let anonymous = self.inode == 0 && self.dev == [0, 0];
