@@ -16,9 +16,10 @@
 //!                      everything is freed (from partly, too)
 //! ```
 //!
-//! An allocation tries, in this order: the CPU's current cluster; a *roomy* one of its order; a
-//! *free* one; and when there is none of these, whatever clusters have a hole that is large enough,
-//! those of its own order first.
+//! An allocation tries, in this order: the CPU's current cluster; a *roomy* one of its order; for a
+//! single page, while free clusters are scarce, any hole in a cluster of single pages, so that the
+//! free ones are left to folios; a *free* one; and when there is none of these, whatever clusters
+//! have a hole that is large enough, other CPUs' current ones too.
 //!
 //! The states and the order of attempts are those of the kernel series "mm, swap: rework of swap
 //! allocator locks" ([`twins::Series`]), with two changes. A cluster does not become roomy with the
@@ -73,6 +74,9 @@ const ORDERS: usize = Order::MAX.get() as usize + 1;
 
 /// Free slots from which on a cluster of single pages is roomy.
 const ROOMY: usize = CLUSTER_SLOTS / 8;
+
+/// Free clusters are scarce when they are not one in this many.
+const SCARCE: usize = 4;
 
 /// Clusters that an allocation of more than one page searches in its last resort, in each set.
 const TRIES: usize = 64;
@@ -255,8 +259,19 @@ enum StateMarks {
     Free,
     /// Every slot is taken.
     Full,
-    /// It has a free slot: in `partly` of this order, and in `roomy` when the search is worth it.
-    Partly { order: Order, roomy: bool },
+    /// It has a free slot: in `partly` of this order, and in another set if there is room in it.
+    Partly { order: Order, room: Room },
+}
+
+/// Whether an allocation should come to a partly taken cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Room {
+    /// Not before all others: it has no run for a folio of its order, or few slots for pages.
+    Little,
+    /// Yes: in `roomy`.
+    Enough,
+    /// It serves folios and has room, but is a CPU's own: in `held`, searched when others are not.
+    Held,
 }
 
 /// What a CPU remembers. Only notes: whoever follows one takes the cluster lock and looks.
@@ -278,6 +293,7 @@ pub struct Slots {
     cpus: Box<[Cpu]>,
     free: Marks,
     roomy: [Marks; ORDERS],
+    held: [Marks; ORDERS],
     partly: [Marks; ORDERS],
     /// Clusters below this number were in use at some time.
     touched: AtomicU32,
@@ -306,6 +322,7 @@ impl Slots {
             cpus: (0..config.cpus).map(|_| Cpu::new()).collect(),
             free,
             roomy: marks(),
+            held: marks(),
             partly: marks(),
             touched: AtomicU32::new(0),
             moves: AtomicU64::new(0),
@@ -335,7 +352,7 @@ impl Slots {
     pub fn table_bytes(&self) -> usize {
         size_of_val(&*self.clusters)
             + size_of_val(&*self.cpus)
-            + (1 + 2 * ORDERS) * self.free.bytes()
+            + (1 + 3 * ORDERS) * self.free.bytes()
     }
 
     /// Times a cluster changed from one state to another since the start.
@@ -358,8 +375,18 @@ impl Slots {
         let own = usize::from(order.get());
         self.alloc_in_current(order, cpu)
             .or_else(|| self.search(&self.roomy[own], order, cpu, TRIES))
+            .or_else(|| self.alloc_in_hole(order, cpu))
             .or_else(|| self.alloc_in_free(order, cpu))
             .or_else(|| self.last_resort(order, cpu))
+    }
+
+    /// For a single page, when free clusters are scarce, a hole that no folio can use: so that the
+    /// free clusters are left to folios.
+    fn alloc_in_hole(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
+        if order != Order::PAGE || self.free.len() * SCARCE > self.clusters.len() {
+            return None;
+        }
+        self.search(&self.partly[0], order, cpu, TRIES)
     }
 
     /// A run in the current cluster, from where the last allocation stopped.
@@ -371,7 +398,7 @@ impl Slots {
         }
         let mut cluster = self.lock(number);
         let state = &mut *cluster.state;
-        let lent = state.lent && order == Order::PAGE;
+        let lent = state.lent && order == Order::PAGE && !state.is_roomy();
         if state.marks == StateMarks::Free || state.order != order && !lent {
             return None; // it was emptied, and is nobody's or serves another order now
         }
@@ -389,25 +416,38 @@ impl Slots {
     /// A run in the free cluster with the lowest number: the tables that describe the slots of low
     /// clusters were written before, those of a cluster never used were not and cost no memory yet.
     fn alloc_in_free(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
-        self.search_from(0, &self.free, order, cpu, usize::MAX)
+        self.search_from(0, &self.free, order, cpu, usize::MAX, |_| true)
     }
 
     /// A run wherever there is one, as far as the search goes: a single page wherever a slot is
-    /// free; a larger folio in clusters of its own order that other CPUs have, then where a larger
-    /// order has room, then in some clusters of any order, whose holes may have grown together.
+    /// free; a larger folio in clusters of its own or a larger order that have room, those of other
+    /// CPUs too, then in some clusters of any order, whose holes may have grown together.
     fn last_resort(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
         let own = usize::from(order.get());
         let tries = if order == Order::PAGE { usize::MAX } else { TRIES };
-        let others = || self.partly[..own].iter().chain(&self.partly[own + 1..]);
-        core::iter::once(&self.partly[own])
+        let own_holes = if order == Order::PAGE { &self.partly[..1] } else { &[] };
+        own_holes
+            .iter()
+            .chain(&self.held[own..])
             .chain(&self.roomy[own + 1..])
-            .chain(others())
+            .chain(&self.partly)
             .find_map(|set| self.search(set, order, cpu, tries))
     }
 
     /// Searches up to `tries` clusters of a set, from where this CPU found one last.
     fn search(&self, set: &Marks, order: Order, cpu: &Cpu, tries: usize) -> Option<SlotId> {
-        self.search_from(cpu.cursor.load(Ordering::Relaxed), set, order, cpu, tries)
+        self.search_where(set, order, cpu, tries, |_| true)
+    }
+
+    fn search_where(
+        &self,
+        set: &Marks,
+        order: Order,
+        cpu: &Cpu,
+        tries: usize,
+        fits: impl Fn(&State) -> bool,
+    ) -> Option<SlotId> {
+        self.search_from(cpu.cursor.load(Ordering::Relaxed), set, order, cpu, tries, fits)
     }
 
     fn search_from(
@@ -417,11 +457,12 @@ impl Slots {
         order: Order,
         cpu: &Cpu,
         tries: usize,
+        fits: impl Fn(&State) -> bool,
     ) -> Option<SlotId> {
         set.from(start).take(tries).find_map(|number| {
             let state = self.clusters[number as usize].0.try_lock()?;
-            if !set.has(number) {
-                return None; // another thread was here first
+            if !set.has(number) || !fits(&state) {
+                return None; // another thread was here first, or it is left to others
             }
             let first = state.find(order, 0)?;
             cpu.cursor.store(number, Ordering::Relaxed);
@@ -519,15 +560,20 @@ impl Slots {
         match marks {
             StateMarks::Free => [Some(&self.free), None],
             StateMarks::Full => [None, None],
-            StateMarks::Partly { order, roomy } => {
+            StateMarks::Partly { order, room } => {
                 let order = usize::from(order.get());
-                [Some(&self.partly[order]), roomy.then_some(&self.roomy[order])]
+                let second = match room {
+                    Room::Little => None,
+                    Room::Enough => Some(&self.roomy[order]),
+                    Room::Held => Some(&self.held[order]),
+                };
+                [Some(&self.partly[order]), second]
             }
         }
     }
 
     fn all_sets(&self) -> impl Iterator<Item = &Marks> {
-        core::iter::once(&self.free).chain(&self.roomy).chain(&self.partly)
+        core::iter::once(&self.free).chain(&self.roomy).chain(&self.held).chain(&self.partly)
     }
 
     /// Compares every table with every other and panics at the first difference. For tests and
@@ -582,11 +628,26 @@ impl State {
         match usize::from(self.count) {
             0 if !self.owned => StateMarks::Free,
             CLUSTER_SLOTS => StateMarks::Full,
-            _ => StateMarks::Partly { order: self.order, roomy: !self.owned && self.is_roomy() },
+            _ => StateMarks::Partly { order: self.order, room: self.room() },
         }
     }
 
-    /// Whether the next CPU of this order should come here.
+    fn room(&self) -> Room {
+        match self.owned {
+            // Pages find it among the partly taken ones: every hole there is good for a page.
+            true if self.order == Order::PAGE => Room::Little,
+            owned if self.is_roomy() => {
+                if owned {
+                    Room::Held
+                } else {
+                    Room::Enough
+                }
+            }
+            _ => Room::Little,
+        }
+    }
+
+    /// Whether there is a run for a folio of its order, or enough slots for pages.
     fn is_roomy(&self) -> bool {
         match self.order {
             Order::PAGE => CLUSTER_SLOTS - usize::from(self.count) >= ROOMY,
