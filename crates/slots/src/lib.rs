@@ -16,10 +16,10 @@
 //!                      everything is freed (from partly, too)
 //! ```
 //!
-//! An allocation tries, in this order: the CPU's current cluster; a *roomy* one of its order; for a
-//! single page, while free clusters are scarce, any hole in a cluster of single pages, so that the
-//! free ones are left to folios; a *free* one; and when there is none of these, whatever clusters
-//! have a hole that is large enough, other CPUs' current ones too.
+//! An allocation tries, in this order: the CPU's current cluster; a *roomy* one of its order; while
+//! free clusters are scarce, one of its order with any room, so that the free ones are left to other
+//! orders; a *free* one; and when there is none of these, whatever clusters have a hole that is
+//! large enough, other CPUs' current ones too.
 //!
 //! The states and the order of attempts are those of the kernel series "mm, swap: rework of swap
 //! allocator locks" ([`twins::Series`]), with two changes. A cluster does not become roomy with the
@@ -72,11 +72,11 @@ use sync::{Mutex, MutexGuard};
 
 const ORDERS: usize = Order::MAX.get() as usize + 1;
 
-/// Free slots from which on a cluster of single pages is roomy.
-const ROOMY: usize = CLUSTER_SLOTS / 8;
+/// A cluster is roomy when one in this many of its runs is free.
+const ROOMY: usize = 8;
 
 /// Free clusters are scarce when they are not one in this many.
-const SCARCE: usize = 4;
+const SCARCE: usize = 16;
 
 /// Clusters that an allocation of more than one page searches in its last resort, in each set.
 const TRIES: usize = 64;
@@ -266,12 +266,12 @@ enum StateMarks {
 /// Whether an allocation should come to a partly taken cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Room {
-    /// Not before all others: it has no run for a folio of its order, or few slots for pages.
-    Little,
-    /// Yes: in `roomy`.
+    /// It has no run for a folio of its order.
+    None,
+    /// It has a run, but is a CPU's own or has few: in `spare`, searched when others are not.
+    Spare,
+    /// It has runs enough to make it one's own: in `roomy`.
     Enough,
-    /// It serves folios and has room, but is a CPU's own: in `held`, searched when others are not.
-    Held,
 }
 
 /// What a CPU remembers. Only notes: whoever follows one takes the cluster lock and looks.
@@ -293,7 +293,7 @@ pub struct Slots {
     cpus: Box<[Cpu]>,
     free: Marks,
     roomy: [Marks; ORDERS],
-    held: [Marks; ORDERS],
+    spare: [Marks; ORDERS],
     partly: [Marks; ORDERS],
     /// Clusters below this number were in use at some time.
     touched: AtomicU32,
@@ -322,7 +322,7 @@ impl Slots {
             cpus: (0..config.cpus).map(|_| Cpu::new()).collect(),
             free,
             roomy: marks(),
-            held: marks(),
+            spare: marks(),
             partly: marks(),
             touched: AtomicU32::new(0),
             moves: AtomicU64::new(0),
@@ -375,18 +375,17 @@ impl Slots {
         let own = usize::from(order.get());
         self.alloc_in_current(order, cpu)
             .or_else(|| self.search(&self.roomy[own], order, cpu, TRIES))
-            .or_else(|| self.alloc_in_hole(order, cpu))
+            .or_else(|| self.alloc_in_spare(order, cpu))
             .or_else(|| self.alloc_in_free(order, cpu))
             .or_else(|| self.last_resort(order, cpu))
     }
 
-    /// For a single page, when free clusters are scarce, a hole that no folio can use: so that the
-    /// free clusters are left to folios.
-    fn alloc_in_hole(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
-        if order != Order::PAGE || self.free.len() * SCARCE > self.clusters.len() {
-            return None;
-        }
-        self.search(&self.partly[0], order, cpu, TRIES)
+    /// While free clusters are scarce, a run in a cluster of this order that has only few: so that
+    /// the free clusters are left to other orders.
+    fn alloc_in_spare(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
+        let scarce = self.free.len() * SCARCE < self.clusters.len();
+        let spare = &self.spare[usize::from(order.get())];
+        scarce.then(|| self.search(spare, order, cpu, TRIES)).flatten()
     }
 
     /// A run in the current cluster, from where the last allocation stopped.
@@ -398,7 +397,7 @@ impl Slots {
         }
         let mut cluster = self.lock(number);
         let state = &mut *cluster.state;
-        let lent = state.lent && order == Order::PAGE && !state.is_roomy();
+        let lent = state.lent && order == Order::PAGE && state.room() == Room::None;
         if state.marks == StateMarks::Free || state.order != order && !lent {
             return None; // it was emptied, and is nobody's or serves another order now
         }
@@ -416,7 +415,7 @@ impl Slots {
     /// A run in the free cluster with the lowest number: the tables that describe the slots of low
     /// clusters were written before, those of a cluster never used were not and cost no memory yet.
     fn alloc_in_free(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
-        self.search_from(0, &self.free, order, cpu, usize::MAX, |_| true)
+        self.search_from(0, &self.free, order, cpu, usize::MAX)
     }
 
     /// A run wherever there is one, as far as the search goes: a single page wherever a slot is
@@ -425,29 +424,13 @@ impl Slots {
     fn last_resort(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
         let own = usize::from(order.get());
         let tries = if order == Order::PAGE { usize::MAX } else { TRIES };
-        let own_holes = if order == Order::PAGE { &self.partly[..1] } else { &[] };
-        own_holes
-            .iter()
-            .chain(&self.held[own..])
-            .chain(&self.roomy[own + 1..])
-            .chain(&self.partly)
-            .find_map(|set| self.search(set, order, cpu, tries))
+        let room = self.spare[own..].iter().chain(&self.roomy[own + 1..]);
+        room.chain(&self.partly).find_map(|set| self.search(set, order, cpu, tries))
     }
 
     /// Searches up to `tries` clusters of a set, from where this CPU found one last.
     fn search(&self, set: &Marks, order: Order, cpu: &Cpu, tries: usize) -> Option<SlotId> {
-        self.search_where(set, order, cpu, tries, |_| true)
-    }
-
-    fn search_where(
-        &self,
-        set: &Marks,
-        order: Order,
-        cpu: &Cpu,
-        tries: usize,
-        fits: impl Fn(&State) -> bool,
-    ) -> Option<SlotId> {
-        self.search_from(cpu.cursor.load(Ordering::Relaxed), set, order, cpu, tries, fits)
+        self.search_from(cpu.cursor.load(Ordering::Relaxed), set, order, cpu, tries)
     }
 
     fn search_from(
@@ -457,12 +440,11 @@ impl Slots {
         order: Order,
         cpu: &Cpu,
         tries: usize,
-        fits: impl Fn(&State) -> bool,
     ) -> Option<SlotId> {
         set.from(start).take(tries).find_map(|number| {
             let state = self.clusters[number as usize].0.try_lock()?;
-            if !set.has(number) || !fits(&state) {
-                return None; // another thread was here first, or it is left to others
+            if !set.has(number) {
+                return None; // another thread was here first
             }
             let first = state.find(order, 0)?;
             cpu.cursor.store(number, Ordering::Relaxed);
@@ -563,9 +545,9 @@ impl Slots {
             StateMarks::Partly { order, room } => {
                 let order = usize::from(order.get());
                 let second = match room {
-                    Room::Little => None,
+                    Room::None => None,
+                    Room::Spare => Some(&self.spare[order]),
                     Room::Enough => Some(&self.roomy[order]),
-                    Room::Held => Some(&self.held[order]),
                 };
                 [Some(&self.partly[order]), second]
             }
@@ -573,7 +555,7 @@ impl Slots {
     }
 
     fn all_sets(&self) -> impl Iterator<Item = &Marks> {
-        core::iter::once(&self.free).chain(&self.roomy).chain(&self.held).chain(&self.partly)
+        core::iter::once(&self.free).chain(&self.roomy).chain(&self.spare).chain(&self.partly)
     }
 
     /// Compares every table with every other and panics at the first difference. For tests and
@@ -633,25 +615,15 @@ impl State {
     }
 
     fn room(&self) -> Room {
-        match self.owned {
-            // Pages find it among the partly taken ones: every hole there is good for a page.
-            true if self.order == Order::PAGE => Room::Little,
-            owned if self.is_roomy() => {
-                if owned {
-                    Room::Held
-                } else {
-                    Room::Enough
-                }
-            }
-            _ => Room::Little,
-        }
-    }
-
-    /// Whether there is a run for a folio of its order, or enough slots for pages.
-    fn is_roomy(&self) -> bool {
-        match self.order {
-            Order::PAGE => CLUSTER_SLOTS - usize::from(self.count) >= ROOMY,
-            order => self.taken.free_run(order, 0).is_some(),
+        let runs = match self.order {
+            Order::PAGE => CLUSTER_SLOTS - usize::from(self.count),
+            order => self.taken.free_runs(order),
+        };
+        let enough = (CLUSTER_SLOTS / self.order.pages() / ROOMY).max(1);
+        match runs {
+            0 => Room::None,
+            _ if self.owned || runs < enough => Room::Spare,
+            _ => Room::Enough,
         }
     }
 
