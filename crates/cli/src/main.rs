@@ -1,2 +1,82 @@
-//! Placeholder.
-fn main() {}
+//! The command `octavo`: runs programs in less memory, says what a machine allows, measures.
+//!
+//! Exit status: what the command says itself, or 125 when Octavo refuses or fails, with one line on
+//! stderr that names the thing, the value and what would do.
+#![cfg_attr(not(test), no_main)]
+
+mod bench;
+mod doctor;
+#[cfg(not(test))]
+mod entry;
+mod program;
+mod run;
+mod uffd;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+/// Octavo refused or failed.
+const REFUSED: i32 = 125;
+
+/// Runs unmodified programs in a fraction of the memory they ask for.
+#[derive(Parser, Debug)]
+#[command(name = "octavo", version, about, subcommand_required = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Run(run::RunArgs),
+    Doctor(doctor::DoctorArgs),
+    Bench(bench::BenchArgs),
+    #[command(hide = true)]
+    BenchSwapWorker(bench::WorkerArgs),
+    #[command(hide = true)]
+    BenchSwapPeer(bench::PeerArgs),
+}
+
+/// Does what the arguments ask for and gives the exit status.
+#[cfg_attr(test, allow(dead_code))]
+fn command() -> i32 {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    match cli.command {
+        Command::Run(args) => match run::run(&args) {
+            Ok(never) => match never {},
+            Err(refusal) => refuse(&refusal, refusal.exit_code()),
+        },
+        Command::Doctor(args) => doctor::doctor(&args),
+        Command::Bench(args) => bench::bench(args),
+        Command::BenchSwapWorker(args) => bench::swap_worker(args),
+        Command::BenchSwapPeer(args) => bench::swap_peer(args),
+    }
+}
+
+/// One line on stderr, and the status.
+fn refuse(why: &dyn std::fmt::Display, status: i32) -> i32 {
+    eprintln!("octavo: {why}");
+    status
+}
+
+/// Help and version as clap prints them; a mistake as one line.
+fn usage(error: &clap::Error) -> i32 {
+    let said = match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // Nobody is left to be told when stdout is closed.
+            let _ = error.print();
+            return 0;
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "no command given".to_owned(),
+        _ => {
+            let text = error.render().to_string();
+            let first = text.split("\n\n").next().unwrap_or_default();
+            let words: Vec<_> = first.split_whitespace().filter(|w| *w != "error:").collect();
+            words.join(" ")
+        }
+    };
+    refuse(&format!("{said}; see `octavo --help`"), REFUSED)
+}

@@ -13,6 +13,7 @@
 extern crate std;
 
 mod bytes;
+pub mod config;
 pub mod sync;
 
 pub use bytes::{ByteSize, ParseByteSizeError};

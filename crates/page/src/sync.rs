@@ -13,11 +13,11 @@ pub use rustix_futex_sync::{Condvar, Mutex, MutexGuard, RwLock};
 pub mod atomic {
     #[cfg(not(loom))]
     pub use core::sync::atomic::{
-        AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+        AtomicBool, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
     #[cfg(loom)]
     pub use loom::sync::atomic::{
-        AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+        AtomicBool, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
 }
 

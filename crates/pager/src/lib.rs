@@ -1,2 +1,40 @@
-//! Placeholder.
-#![no_std]
+//! The pager: keeps a program's cold memory compressed, from inside its address space.
+//!
+//! ```text
+//!                    the program's threads
+//!                      │ fault         │ mmap, munmap, madvise, mremap, fork
+//!   ┌──────────────────▼───────────────▼─────────────────────── helper process ──┐
+//!   │  serve     reads userfaultfd, answers faults                               │
+//!   │  events    what happens to ranges                                          │
+//!   │  evict     takes cold pages, stores them              table: a word a page │
+//!   │  watch     measures, registers new memory             regions: what is ours│
+//!   └───────────────────────────────────┬────────────────────────────────────────┘
+//!                                       ▼
+//!                                     store
+//! ```
+//! All of it runs in a process of its own that shares the program's address space ([`start`]), so
+//! that the program finds no thread and no descriptor more than it had.
+//!
+//! | rule | why |
+//! |---|---|
+//! | what is not in [`regions`] is never taken | only there a fault reaches us |
+//! | events are applied with the gate shut | a discarded page must not be stored, nor an old one served |
+//! | a page's word leaves `Parked` once | whoever changes it owns the outcome |
+//! | nothing of ours is managed | a server that faults waits for itself |
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
+pub mod arena;
+pub mod budget;
+pub mod events;
+pub mod evict;
+mod fork;
+pub mod pager;
+pub mod program;
+pub mod regions;
+pub mod serve;
+pub mod start;
+pub mod stats;
+pub mod table;
+pub mod watch;

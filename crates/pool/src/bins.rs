@@ -1,12 +1,12 @@
 //! Which list a hole of a given size waits in.
 //!
-//! Each power of two is cut into 32 equal bins, so the sizes in a bin differ by at most 3%, and the
+//! Each power of two is cut into 64 equal bins, so the sizes in a bin differ by at most 2%, and the
 //! smallest sizes have a bin each. A bitmap finds the next bin that holds anything.
 
 use crate::handles::NIL;
 
 /// Binary logarithm of the bins that a power of two is cut into.
-const CUT: u32 = 5;
+const CUT: u32 = 6;
 /// Sizes below this have a bin each.
 const LINEAR: u32 = 1 << (CUT + 1);
 /// Bins for sizes up to 2^18 words (1 MiB).
@@ -72,7 +72,7 @@ mod tests {
             if bin_of(words) != bin_of(low) {
                 low = words;
             }
-            assert!(words - low <= low / 32 || words == 1 << 18, "{low}..{words}");
+            assert!(words - low <= low / 64 || words == 1 << 18, "{low}..{words}");
         }
     }
 

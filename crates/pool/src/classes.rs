@@ -51,6 +51,29 @@ impl Class {
     }
 }
 
+/// A class as the kernel's debugfs shows it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ClassRow {
+    /// Number of the class: of the series' classes, steps of size from the smallest.
+    pub class: usize,
+    /// Bytes of its largest object, with what stands before it.
+    pub size: usize,
+    /// Zspages at least three quarters full, but not full.
+    pub almost_full: usize,
+    /// Zspages less full, but not empty.
+    pub almost_empty: usize,
+    /// Objects that there is room for, as far as they are of one size.
+    pub obj_allocated: usize,
+    /// Objects there are.
+    pub obj_used: usize,
+    /// Pages of its zspages.
+    pub pages_used: usize,
+    /// Pages of one zspage.
+    pub pages_per_zspage: usize,
+    /// Pages that compaction would free.
+    pub freeable: usize,
+}
+
 /// The classes of one pool.
 #[derive(Clone, Debug)]
 pub struct ClassTable {
@@ -83,6 +106,12 @@ impl ClassTable {
     #[must_use]
     pub fn classes(&self) -> &[Class] {
         &self.classes
+    }
+
+    /// Bytes from one class to the next, before classes are merged.
+    #[must_use]
+    pub const fn step(&self) -> usize {
+        self.max_object / STEPS
     }
 
     /// The class that an object of `len` bytes goes to. A huge one has its handle elsewhere, so

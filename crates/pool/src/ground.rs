@@ -1,6 +1,7 @@
 //! The raw memory under the lanes: an arena cut into zspages, read and written by word.
 #![allow(unsafe_code)] // Tags and objects lie in raw memory that comes and goes page by page.
 
+use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use core::ptr::NonNull;
 use core::slice;
 use octavo_page::PAGE_SIZE;
@@ -13,6 +14,9 @@ use crate::{Arena, Config};
 pub(crate) const WORD: usize = size_of::<u32>();
 /// Words in a page.
 pub(crate) const PAGE_WORDS: u32 = (PAGE_SIZE / WORD) as u32;
+/// Bytes that an object has to leave of a slot to be packed.
+const HUGE_MARGIN: usize = 16 * WORD;
+
 /// How an arena is cut up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
@@ -24,14 +28,24 @@ pub(crate) struct Shape {
     pub slots: u32,
     /// Words in a zspage.
     pub words: u32,
+    /// 2^32 over the pages of a zspage, rounded up: dividing a place by a zspage is on every path.
+    inverse: u64,
 }
 
 impl Shape {
     pub(crate) const fn new(config: &Config) -> Self {
         let slot_pages = config.max_object.div_ceil(PAGE_SIZE) as u32;
         let slots = config.chain.get() as u32;
-        let words = slots * slot_pages * PAGE_WORDS;
-        Self { max_object: config.max_object, slot_pages, slots, words }
+        let pages = slots * slot_pages;
+        let words = pages * PAGE_WORDS;
+        let inverse = (1_u64 << 32).div_ceil(pages as u64);
+        Self { max_object: config.max_object, slot_pages, slots, words, inverse }
+    }
+
+    /// The largest object, in bytes, that is packed among others; larger ones are huge. What they
+    /// leave of their pages is next to nothing.
+    pub(crate) fn max_packed(&self) -> usize {
+        (self.slot_pages as usize * PAGE_SIZE - HUGE_MARGIN).min(self.max_object)
     }
 
     /// Zspages in an arena of `pages` pages. Every place in them and one past fits 32 bits.
@@ -44,9 +58,15 @@ impl Shape {
         self.words / PAGE_WORDS
     }
 
-    /// The zspage that the word lies in.
+    /// The zspage that the word lies in. Exact, as there are below 2^22 pages in an arena and at
+    /// most 2^8 in a zspage: the error of the inverse adds up to less than one part of a page.
     pub(crate) const fn zspage_of(&self, at: u32) -> u32 {
-        at / self.words
+        (((at / PAGE_WORDS) as u64 * self.inverse) >> 32) as u32
+    }
+
+    /// Whether a zspage starts or ends here.
+    pub(crate) const fn is_border(&self, at: u32) -> bool {
+        self.start(self.zspage_of(at)) == at
     }
 
     /// The first word of a zspage.
@@ -109,11 +129,25 @@ impl<A: Arena> Ground<A> {
     /// The bytes of an object that is being made.
     ///
     /// # Safety
-    /// As [`bytes`](Self::bytes), and no handle to it was given to anybody yet.
+    /// Its entry is reserved and not published yet, and the caller is the one who reserved it.
     #[allow(clippy::mut_from_ref)] // Two calls for one object are against the contract.
     pub(crate) unsafe fn bytes_mut(&self, object: Object) -> &mut [u8] {
-        // SAFETY: as in `bytes`; nobody else knows the object, and a pinned one is not moved.
+        // SAFETY: the block is committed; nobody else has a handle that names it, and what is
+        // reserved is not moved.
         unsafe { slice::from_raw_parts_mut(self.word(object.place).cast().as_ptr(), object.len) }
+    }
+
+    /// Starts to fetch what lies at a place into the cache.
+    pub(crate) fn prefetch(&self, at: u32) {
+        let base = self.arena.base().cast::<u32>().as_ptr();
+        // SAFETY: a prefetch reads nothing and cannot fail, wherever it points.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(base.wrapping_add(at as usize).cast()) }
+    }
+
+    /// Starts to fetch the tags before and behind an object.
+    pub(crate) fn prefetch_ends(&self, object: Object) {
+        self.prefetch(object.place.wrapping_sub(2));
+        self.prefetch(object.place.wrapping_add(object.len.div_ceil(WORD) as u32));
     }
 
     /// # Safety
@@ -122,5 +156,26 @@ impl<A: Arena> Ground<A> {
         debug_assert!((at as usize) < self.arena.pages() * PAGE_WORDS as usize);
         // SAFETY: inside the arena by the caller's promise; the base is aligned to a page.
         unsafe { self.arena.base().cast::<u32>().add(at as usize) }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::ChainLength;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_inverse_divides_exactly(chain in 1..=16_usize, pages in 1..=16_usize, at: u32) {
+            let chain = ChainLength::new(chain).expect("valid");
+            let shape = Shape::new(&Config { chain, max_object: pages * 4096, max_objects: 1 });
+            let near = [at / shape.words, (at / shape.words).saturating_sub(1)]
+                .map(|zspage| zspage * shape.words);
+            for at in [at, near[0], near[1], near[0].wrapping_sub(1), u32::MAX] {
+                prop_assert_eq!(shape.zspage_of(at), at / shape.words);
+                prop_assert_eq!(shape.is_border(at), at.is_multiple_of(shape.words));
+            }
+        }
     }
 }

@@ -8,6 +8,7 @@
 //!  | generation | live |   pins    | length - 1  |  place, in 4-byte words  |
 //!
 //!   free    live 0, pins 0   the place is the next free index
+//!   new     live 0, pins 1   alloc() is writing it; its handle names nothing yet
 //!   live    live 1           read() may pin it, compaction may move it while nobody does
 //!   dying   live 0, pins >0  freed while somebody reads; the last reader gives the space back
 //! ```
@@ -16,7 +17,10 @@
 //! while it is read, and lets go of the copy when it finds that somebody holds the original.
 //! A word that is all zeros is a free entry that was never used.
 
+#![allow(unsafe_code)] // Prefetching takes a raw pointer.
+
 use alloc::boxed::Box;
+use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use core::hint::spin_loop;
 use octavo_page::Handle;
 use octavo_page::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -147,7 +151,7 @@ impl Handles {
         None
     }
 
-    /// Puts an entry that [`take`](Self::take) gave, and that was not published, on the list `free`.
+    /// Puts an entry that [`take`](Self::take) gave, and that names nothing, on the list `free`.
     pub(crate) fn put_back(&self, index: u32, free: &mut u32) {
         self.put(index, self.load(index).generation(), free);
     }
@@ -164,16 +168,24 @@ impl Handles {
         *free = index;
     }
 
-    /// Makes a taken entry name `object`, pinned once for the one that writes it.
-    pub(crate) fn publish(&self, index: u32, object: Object) -> Handle {
+    /// Makes a taken entry that of `object`, which is still to be written. The handle names it once
+    /// it is [`publish`](Self::publish)ed.
+    pub(crate) fn reserve(&self, index: u32, object: Object) -> Handle {
         let generation = self.load(index).generation();
         let word = u64::from(generation) << GENERATION_SHIFT
-            | LIVE
             | PIN
             | ((object.len - 1) as u64) << LENGTH_SHIFT
             | u64::from(object.place);
         self.words[index as usize].store(word, Ordering::Release);
         Handle::from_bits((generation & self.generation_mask()) << self.index_bits | index)
+    }
+
+    /// Says that the object of a reserved entry is written.
+    pub(crate) fn publish(&self, index: u32) {
+        // Nobody else changes a reserved entry.
+        let word = self.load(index).0;
+        debug_assert_eq!(word & (LIVE | PINS), PIN, "reserved before, published once");
+        self.words[index as usize].store(word + LIVE - PIN, Ordering::Release);
     }
 
     /// Holds the object where it is until [`unpin`](Self::unpin).
@@ -205,6 +217,15 @@ impl Handles {
     /// The entry as it is now.
     pub(crate) fn load(&self, index: u32) -> Word {
         Word(self.words[index as usize].load(Ordering::Acquire))
+    }
+
+    /// Starts to fetch a handle's entry into the cache.
+    pub(crate) fn prefetch(&self, handle: Handle) {
+        if let Ok(index) = self.index_of(handle) {
+            let entry = &raw const self.words[index as usize];
+            // SAFETY: a prefetch reads nothing and cannot fail, wherever it points.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(entry.cast()) }
+        }
     }
 
     /// Says that the object has moved to `place`, unless somebody pinned or freed it since `seen`.
@@ -253,5 +274,69 @@ impl Handles {
 
     const fn generation_mask(&self) -> u32 {
         (1 << (u32::BITS - self.index_bits)) - 1
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn an_entry_goes_through_its_life(
+            max in prop_oneof![1..=100_usize, Just((1 << 24) + 1)],
+            place in 0..u32::MAX,
+            len in 1..=65536_usize,
+            lives in 0..600_usize,
+        ) {
+            let table = Handles::new(max);
+            let mut free = NIL;
+            let object = Object { place, len };
+            for _ in 0..lives {
+                let index = table.take(&mut free).expect("one is free");
+                table.retire(index, &mut free);
+            }
+            let index = table.take(&mut free).expect("one is free");
+            let handle = table.reserve(index, object);
+            prop_assert_eq!(table.pin(handle), Err(BadHandle(handle)));
+            prop_assert_eq!(table.kill(handle), Err(BadHandle(handle)));
+            prop_assert_eq!(table.load(index).movable(), None);
+            table.publish(index);
+            prop_assert_eq!(table.load(index).movable(), Some(object));
+
+            prop_assert_eq!(table.pin(handle), Ok((index, object)));
+            prop_assert_eq!(table.pin(handle), Ok((index, object)));
+            prop_assert_eq!(table.load(index).movable(), None);
+            prop_assert_eq!(table.unpin(index), None);
+            let killed = Killed { index, object, unread: false };
+            prop_assert_eq!(table.kill(handle), Ok(killed));
+            prop_assert_eq!(table.kill(handle), Err(BadHandle(handle)));
+            prop_assert_eq!(table.unpin(index), Some(object));
+
+            table.retire(index, &mut free);
+            let index = table.take(&mut free).expect("one is free");
+            let next = table.reserve(index, object);
+            table.publish(index);
+            prop_assert_ne!(next, handle);
+            prop_assert_eq!(table.kill(handle), Err(BadHandle(handle)));
+            let killed = Killed { index, object, unread: true };
+            prop_assert_eq!(table.kill(next), Ok(killed));
+        }
+
+        #[test]
+        fn a_move_is_refused_once_somebody_looked(place: u32, to: u32, len in 1..=65536_usize) {
+            let table = Handles::new(10);
+            let object = Object { place, len };
+            let index = table.take(&mut NIL.clone()).expect("one is free");
+            let handle = table.reserve(index, object);
+            table.publish(index);
+            let seen = table.load(index);
+            table.pin(handle).expect("live");
+            prop_assert!(!table.relocate(index, seen, to));
+            prop_assert_eq!(table.unpin(index), None);
+            prop_assert!(table.relocate(index, seen, to), "nobody looks any more");
+            prop_assert_eq!(table.pin(handle), Ok((index, Object { place: to, len })));
+        }
     }
 }

@@ -23,14 +23,20 @@
 //!   zspage of such slots, no tag, and is not moved: its pages are freed with it.
 #![allow(unsafe_code)] // Tags lie in the arena's raw memory.
 
+mod compact;
+mod huge;
+
+#[cfg(test)]
+mod check;
+
 use core::ops::Range;
 
 use crate::bins::{Bins, bin_of};
 use crate::ground::{Ground, PAGE_WORDS, WORD};
-use crate::handles::{Handles, NIL, Object, Word};
+use crate::handles::{Handles, NIL, Object};
 use crate::zspages::Kind;
 use crate::{AllocError, Arena, Limit, OutOfFrames};
-use octavo_page::{Handle, PAGE_SIZE};
+use octavo_page::Handle;
 
 const HOLE: u32 = 1 << 31;
 const AFTER_HOLE: u32 = 1 << 30;
@@ -42,20 +48,10 @@ const HOLE_FRONT: u32 = 3;
 /// The smallest hole: the tags of both ends.
 const MIN_HOLE: u32 = HOLE_FRONT + 1;
 
-/// Bytes below the largest object from which on an object is huge.
-const HUGE_MARGIN: usize = 16 * WORD;
-
 /// Holes looked at in the bin where some may be too small.
-const LOOK_NEAR: usize = 16;
+const LOOK_NEAR: usize = 4;
 /// Holes looked at in a bin where all are large enough.
-const LOOK_FAR: usize = 4;
-/// Descriptors looked at to choose a zspage to empty.
-const LOOK_VICTIM: u32 = 4096;
-/// A zspage is worth emptying when a 64th of its pages is waste.
-const WORTH_SHIFT: u32 = 6;
-/// Zspages emptied in a row without a page won, after which a lane counts as dense.
-const FRUITLESS: u32 = 4;
-
+const LOOK_FAR: usize = 2;
 /// Words of a block for `len` bytes.
 pub(crate) const fn block_words(len: usize) -> u32 {
     let words = 1 + len.div_ceil(WORD) as u32;
@@ -113,11 +109,11 @@ pub(crate) struct Lane {
     free: u32,
     /// The zspage that is being emptied, or `NIL`.
     victim: u32,
-    /// Pages of the lane when that began.
-    victim_pages: usize,
+    /// Victims of this round, and the pages of the lane when it began.
+    round: u32,
+    round_pages: usize,
     /// Where the search for the next one goes on.
     hand: u32,
-    fruitless: u32,
     /// The zspage opened last: its end is where new objects go.
     open: u32,
     /// Words of waste that compaction left last time, or fewer when there were fewer since.
@@ -132,9 +128,9 @@ impl Lane {
             huge: NIL,
             free: NIL,
             victim: NIL,
-            victim_pages: 0,
+            round: 0,
+            round_pages: 0,
             hand: 0,
-            fruitless: 0,
             open: NIL,
             settled: 0,
             count: Count { objects: 0, bytes: 0, packed_words: 0, packed_pages: 0, huge_pages: 0 },
@@ -164,7 +160,7 @@ pub(crate) struct Held<'a, A> {
 }
 
 impl<A: Arena> Held<'_, A> {
-    /// Finds a place for `len` bytes and a handle for it, pinned until the caller has written them.
+    /// Finds a place for `len` bytes and a handle, to be published when they are written.
     pub(crate) fn place(&mut self, len: usize, reach: Reach) -> Result<Placed, AllocError> {
         let full = AllocError::Full(Limit::Objects(self.handles.capacity()));
         let index = self.handles.take(&mut self.lane.free).ok_or(full)?;
@@ -178,7 +174,7 @@ impl<A: Arena> Held<'_, A> {
                 self.lane.count.objects += 1;
                 self.lane.count.bytes += len;
                 let object = Object { place, len };
-                Ok(Placed { handle: self.handles.publish(index, object), index, object })
+                Ok(Placed { handle: self.handles.reserve(index, object), index, object })
             }
             Err(error) => {
                 self.handles.put_back(index, &mut self.lane.free);
@@ -199,78 +195,30 @@ impl<A: Arena> Held<'_, A> {
         self.handles.retire(index, &mut self.lane.free);
     }
 
-    const fn is_huge(&self, len: usize) -> bool {
-        len + HUGE_MARGIN > self.ground.shape.max_object
-    }
-
-    // Huge objects.
-
-    fn place_huge(&mut self, len: usize, reach: Reach) -> Result<u32, AllocError> {
-        let shape = self.ground.shape;
-        let zspages = &self.ground.zspages;
-        let known = self.lane.huge;
-        let zspage = match (known, reach) {
-            (NIL, Reach::Grow) => zspages.take(self.number, Kind::Huge).ok_or(self.no_room())?,
-            (NIL, _) => return Err(self.no_room()),
-            _ => known,
-        };
-        let fill = zspages.fill(zspage);
-        let slot = fill.trailing_ones();
-        let place = shape.start(zspage) + slot * shape.slot_pages * PAGE_WORDS;
-        let pages = huge_pages(place, len);
-        if let Err(error) = self.commit_huge(zspage, pages) {
-            if known == NIL {
-                zspages.give(zspage);
+    /// Gives back the space of several objects that are dead and that nobody reads; each comes
+    /// with its lane, this one, and its handle's index. What the tags name is fetched ahead.
+    pub(crate) fn release_all(&mut self, objects: &[(usize, u32, Object)]) {
+        let packed = || objects.iter().filter(|(.., object)| !self.is_huge(object.len));
+        for &(.., object) in packed() {
+            let [left, _] = self.holes_beside(self.block_of(object));
+            if let Some(left) = left {
+                self.ground.prefetch(left.at);
             }
-            return Err(error.into());
         }
-        let fill = fill | 1 << slot;
-        zspages.set_fill(zspage, fill);
-        let full = fill.count_ones() == shape.slots;
-        match (known == NIL, full) {
-            (true, false) => zspages.link(&mut self.lane.huge, zspage),
-            (false, true) => zspages.unlink(&mut self.lane.huge, zspage),
-            _ => {}
-        }
-        Ok(place)
-    }
-
-    fn commit_huge(&mut self, zspage: u32, pages: Range<u32>) -> Result<(), OutOfFrames> {
-        let count = pages.end - pages.start;
-        self.ground.arena.commit(pages.start as usize, count as usize)?;
-        let zspages = &self.ground.zspages;
-        zspages.set_pages(zspage, zspages.pages(zspage) + count);
-        self.lane.count.huge_pages += count as usize;
-        Ok(())
-    }
-
-    fn release_huge(&mut self, object: Object) {
-        let shape = self.ground.shape;
-        let zspages = &self.ground.zspages;
-        let zspage = shape.zspage_of(object.place);
-        let slot = (object.place - shape.start(zspage)) / (shape.slot_pages * PAGE_WORDS);
-        let pages = huge_pages(object.place, object.len);
-        let count = pages.end - pages.start;
-        self.ground.arena.decommit(pages.start as usize, count as usize);
-        zspages.set_pages(zspage, zspages.pages(zspage) - count);
-        self.lane.count.huge_pages -= count as usize;
-
-        let before = zspages.fill(zspage);
-        let after = before & !(1 << slot);
-        zspages.set_fill(zspage, after);
-        let was_full = before.count_ones() == shape.slots;
-        match (was_full, after == 0) {
-            (true, true) => zspages.give(zspage),
-            (true, false) => zspages.link(&mut self.lane.huge, zspage),
-            (false, true) => {
-                zspages.unlink(&mut self.lane.huge, zspage);
-                zspages.give(zspage);
+        for &(.., object) in packed() {
+            for hole in self.holes_beside(self.block_of(object)).into_iter().flatten() {
+                self.ground.prefetch(self.tag(hole.at + 1).wrapping_add(1));
+                self.ground.prefetch(self.tag(hole.at + 2).wrapping_add(1));
             }
-            (false, false) => {}
+        }
+        for &(_, index, object) in objects {
+            self.release(index, object);
         }
     }
 
-    // Blocks in packed zspages.
+    fn is_huge(&self, len: usize) -> bool {
+        len > self.ground.shape.max_packed()
+    }
 
     fn place_packed(&mut self, words: u32, index: u32, reach: Reach) -> Result<u32, AllocError> {
         if let Some(hole) = self.find(words)
@@ -313,8 +261,8 @@ impl<A: Arena> Held<'_, A> {
         best
     }
 
-    /// Makes the front of a hole a block. Leaves everything as it was when frames run out.
-    /// Gives the pages it took.
+    /// Makes the front of a hole a block. Leaves everything as it was when frames run out. A hole
+    /// that is not `binned` is a whole new zspage, no page of which is backed.
     fn carve(
         &mut self,
         hole: Run,
@@ -363,31 +311,25 @@ impl<A: Arena> Held<'_, A> {
         let whole = self.whole(zspage);
         self.filled(block.at, block.words.wrapping_neg());
 
-        let mut hole = block;
-        let (mut first, mut end) = (None, None);
-        if self.tag(block.at) & AFTER_HOLE != 0 {
-            let words = self.tag(block.at - 1);
-            let left = Run { at: block.at - words, words };
-            self.unlink(left);
-            first = Some(self.vacant(left)).filter(|pages| !pages.is_empty());
-            hole = Run { at: left.at, words: left.words + hole.words };
+        let [left, right] = self.holes_beside(block);
+        for beside in [left, right].into_iter().flatten() {
+            self.unlink(beside);
         }
-        if block.end() < whole.end() && self.tag(block.end()) & HOLE != 0 {
-            let right = self.hole(block.end());
-            self.unlink(right);
-            end = Some(self.vacant(right)).filter(|pages| !pages.is_empty());
-            hole.words += right.words;
-        }
+        let at = left.map_or(block.at, |left| left.at);
+        let end = right.map_or(block.end(), Run::end);
+        let hole = Run { at, words: end - at };
 
+        // Pages of the holes beside it are given back already.
+        let gone = |hole| Some(self.vacant(hole)).filter(|pages| !pages.is_empty());
+        let (first, last) = (left.and_then(gone), right.and_then(gone));
         let vacant = if hole == whole { self.pages_of(hole) } else { self.vacant(hole) };
-        // What lay between the pages already given back, and, of a zspage that is empty, its start.
         if let Some(left) = &first {
             self.decommit(hole.at, vacant.start..left.start);
         }
         let from = first.map_or(vacant.start, |left| left.end);
-        let to = end.as_ref().map_or(vacant.end, |right| right.start);
+        let to = last.as_ref().map_or(vacant.end, |right| right.start);
         self.decommit(hole.at, from..to);
-        if let Some(right) = end {
+        if let Some(right) = last {
             self.decommit(hole.at, right.end..vacant.end);
         }
 
@@ -399,13 +341,26 @@ impl<A: Arena> Held<'_, A> {
             return None;
         }
         self.make_hole(hole);
-        self.set_after_hole(hole.end(), true);
+        if right.is_none() {
+            self.set_after_hole(hole.end(), true);
+        }
         Some(hole)
+    }
+
+    /// The holes that a block touches, before it and after it.
+    fn holes_beside(&self, block: Run) -> [Option<Run>; 2] {
+        let left = (self.tag(block.at) & AFTER_HOLE != 0).then(|| {
+            let words = self.tag(block.at - 1);
+            Run { at: block.at - words, words }
+        });
+        let inside = !self.ground.shape.is_border(block.end());
+        let right = (inside && self.tag(block.end()) & HOLE != 0).then(|| self.hole(block.end()));
+        [left, right]
     }
 
     fn make_hole(&mut self, hole: Run) {
         self.set_tag(hole.at, HOLE | hole.words);
-        if !hole.end().is_multiple_of(self.ground.shape.words) {
+        if !self.ground.shape.is_border(hole.end()) {
             self.set_tag(hole.end() - 1, hole.words);
         }
         self.link(hole);
@@ -443,7 +398,7 @@ impl<A: Arena> Held<'_, A> {
 
     /// Tells the block at `at`, if the zspage goes on there, what lies before it.
     fn set_after_hole(&mut self, at: u32, yes: bool) {
-        if at.is_multiple_of(self.ground.shape.words) {
+        if self.ground.shape.is_border(at) {
             return;
         }
         let tag = self.tag(at) & !AFTER_HOLE;
@@ -454,7 +409,7 @@ impl<A: Arena> Held<'_, A> {
     /// Pages of a hole that hold none of its tags.
     fn vacant(&self, hole: Run) -> Range<u32> {
         let first = (hole.at + HOLE_FRONT).div_ceil(PAGE_WORDS);
-        let tail = u32::from(!hole.end().is_multiple_of(self.ground.shape.words));
+        let tail = u32::from(!self.ground.shape.is_border(hole.end()));
         let end = (hole.end() - tail) / PAGE_WORDS;
         first..end.max(first)
     }
@@ -529,151 +484,6 @@ impl<A: Arena> Held<'_, A> {
         // part of its object.
         unsafe { self.ground.set_tag(at, value) }
     }
-
-    // Compaction.
-
-    /// Moves up to `moves` objects out of the zspage that wastes most, and goes on with the next.
-    pub(crate) fn compact(&mut self, moves: usize) -> Step {
-        let mut step = Step { moved: 0, dense: self.is_settled() };
-        while step.moved < moves && !step.dense {
-            if self.lane.victim == NIL && !self.choose_victim() {
-                step.dense = true;
-                break;
-            }
-            let victim = self.lane.victim;
-            match self.evacuate(victim, moves - step.moved) {
-                Evacuated::Budget(moved) => step.moved += moved,
-                Evacuated::End(moved) => {
-                    step.moved += moved;
-                    step.dense = self.close_victim(victim);
-                }
-            }
-        }
-        if step.dense {
-            self.lane.settled = self.lane.settled.max(self.lane.count.waste());
-        }
-        step
-    }
-
-    /// Whether there is no more waste than compaction could not help last time.
-    fn is_settled(&mut self) -> bool {
-        let waste = self.lane.count.waste();
-        self.lane.settled = self.lane.settled.min(waste);
-        self.lane.victim == NIL
-            && waste < self.lane.settled + (self.lane.count.packed_words >> WORTH_SHIFT)
-    }
-
-    /// The emptiest zspage of some, if the lane wastes enough for the trouble.
-    fn choose_victim(&mut self) -> bool {
-        if self.lane.count.freeable() == 0 {
-            return false;
-        }
-        let (zspages, used) = (&self.ground.zspages, self.ground.zspages.used());
-        let mut best: Option<(u32, u32)> = None;
-        for _ in 0..used.min(LOOK_VICTIM) {
-            self.lane.hand = if self.lane.hand + 1 < used { self.lane.hand + 1 } else { 0 };
-            let zspage = self.lane.hand;
-            if !zspages.is(zspage, self.number, Kind::Packed) {
-                continue;
-            }
-            let room = zspages.pages(zspage) * PAGE_WORDS;
-            let waste = room - zspages.fill(zspage);
-            // Parts in 2^16 of its pages that it fills.
-            let fullness = (u64::from(zspages.fill(zspage)) << 16).div_euclid(u64::from(room));
-            // The open one is still being filled, so there has to be more to win.
-            let worth = if zspage == self.lane.open {
-                waste >= (room >> 2).max(2 * PAGE_WORDS)
-            } else {
-                waste >= room >> WORTH_SHIFT
-            };
-            if worth && best.is_none_or(|(_, least)| (fullness as u32) < least) {
-                best = Some((zspage, fullness as u32));
-            }
-        }
-        let Some((victim, _)) = best else { return false };
-        self.for_holes(victim, Self::unlink);
-        self.lane.victim = victim;
-        self.lane.victim_pages = self.lane.count.packed_pages;
-        true
-    }
-
-    /// Opens the victim again if it is still there. True when the lane counts as dense.
-    fn close_victim(&mut self, victim: u32) -> bool {
-        if self.lane.victim == victim {
-            self.lane.victim = NIL;
-            self.for_holes(victim, Self::link);
-        }
-        let won = self.lane.count.packed_pages < self.lane.victim_pages;
-        self.lane.fruitless = if won { 0 } else { self.lane.fruitless + 1 };
-        let dense = self.lane.fruitless >= FRUITLESS;
-        if dense {
-            self.lane.fruitless = 0;
-        }
-        dense
-    }
-
-    fn for_holes(&mut self, zspage: u32, mut each: impl FnMut(&mut Self, Run)) {
-        let whole = self.whole(zspage);
-        let mut at = whole.at;
-        while at - whole.at < whole.words {
-            if self.tag(at) & HOLE != 0 {
-                let hole = self.hole(at);
-                each(self, hole);
-                at = hole.end();
-            } else {
-                at = self.named(at).1.end();
-            }
-        }
-    }
-
-    /// The handle's word and the extent of the block at `at`.
-    fn named(&self, at: u32) -> (Word, Run) {
-        let word = self.handles.load(self.tag(at) & INDEX);
-        (word, self.block(at, word.object().len))
-    }
-
-    fn evacuate(&mut self, victim: u32, moves: usize) -> Evacuated {
-        let whole = self.whole(victim);
-        let (mut at, mut moved) = (whole.at, 0);
-        while at - whole.at < whole.words {
-            if self.tag(at) & HOLE != 0 {
-                at = self.hole(at).end();
-                continue;
-            }
-            if moved == moves {
-                return Evacuated::Budget(moved);
-            }
-            let (word, block) = self.named(at);
-            if !self.relocate(word, block) {
-                at = block.end();
-                continue;
-            }
-            moved += 1;
-            match self.release_block(block) {
-                Some(hole) => at = hole.end(),
-                None => break,
-            }
-        }
-        Evacuated::End(moved)
-    }
-
-    /// Copies a block's object elsewhere and says so in its handle. False when it has to stay.
-    fn relocate(&mut self, word: Word, block: Run) -> bool {
-        let index = self.tag(block.at) & INDEX;
-        let Some(object) = word.movable() else { return false };
-        let Ok(place) = self.place_packed(block_words(object.len), index, Reach::Grow) else {
-            return false;
-        };
-        // SAFETY: this lane's lock keeps the old block from being released, even if its handle is
-        // freed now; the new block was carved for it this moment.
-        unsafe { self.ground.copy(object, place) };
-        if self.handles.relocate(index, word, place) {
-            return true;
-        }
-        let copy = self.block_of(Object { place, len: object.len });
-        self.release_block(copy);
-        false
-    }
 }
 
 /// A new object.
@@ -681,104 +491,4 @@ pub(crate) struct Placed {
     pub handle: Handle,
     pub index: u32,
     pub object: Object,
-}
-
-/// What a step of compaction did.
-pub(crate) struct Step {
-    pub moved: usize,
-    /// There is nothing worth doing in this lane now.
-    pub dense: bool,
-}
-
-enum Evacuated {
-    /// The moves are used up.
-    Budget(usize),
-    /// Every object that can be moved was.
-    End(usize),
-}
-
-fn huge_pages(place: u32, len: usize) -> Range<u32> {
-    let first = place / PAGE_WORDS;
-    first..first + len.div_ceil(PAGE_SIZE) as u32
-}
-
-#[cfg(test)]
-impl<A: Arena> Held<'_, A> {
-    /// Walks the lane and panics where an invariant does not hold.
-    pub(crate) fn check(&mut self) {
-        let mut binned = self.binned();
-        let mut count = Count::default();
-        let zspages = &self.ground.zspages;
-        for zspage in 0..zspages.used() {
-            if zspages.is(zspage, self.number, Kind::Packed) {
-                self.check_packed(zspage, &mut binned, &mut count);
-            } else if zspages.is(zspage, self.number, Kind::Huge) {
-                assert_ne!(zspages.fill(zspage), 0, "an empty zspage goes back");
-                count.objects += zspages.fill(zspage).count_ones() as usize;
-                count.huge_pages += zspages.pages(zspage) as usize;
-            }
-        }
-        assert!(binned.is_empty(), "bins hold only holes: {binned:?}");
-        let known = &self.lane.count;
-        assert_eq!(known.objects, count.objects);
-        assert_eq!(known.packed_words, count.packed_words);
-        assert_eq!(known.packed_pages, count.packed_pages);
-        assert_eq!(known.huge_pages, count.huge_pages);
-    }
-
-    /// All holes in the bins, by place.
-    fn binned(&self) -> std::collections::HashMap<u32, u32> {
-        let mut holes = std::collections::HashMap::new();
-        let mut bin = 0;
-        while let Some(filled) = self.lane.bins.next_filled(bin) {
-            let mut at = self.lane.bins.head(filled);
-            let mut prev = NIL;
-            while at != NIL {
-                let hole = self.hole(at);
-                assert_eq!(bin_of(hole.words), filled, "in the bin of its size");
-                assert_eq!(self.tag(at + 2), prev);
-                assert_eq!(holes.insert(at, hole.words), None, "in one bin, once");
-                (prev, at) = (at, self.tag(at + 1));
-            }
-            bin = filled + 1;
-        }
-        holes
-    }
-
-    fn check_packed(
-        &self,
-        zspage: u32,
-        binned: &mut std::collections::HashMap<u32, u32>,
-        count: &mut Count,
-    ) {
-        let whole = self.whole(zspage);
-        let (mut at, mut after_hole, mut fill, mut backed) =
-            (whole.at, false, 0, whole.words / PAGE_WORDS);
-        while at < whole.end() {
-            if self.tag(at) & HOLE != 0 {
-                let hole = self.hole(at);
-                assert!(!after_hole, "two holes never touch");
-                assert!(hole.words >= MIN_HOLE && hole != whole);
-                if hole.end() < whole.end() {
-                    assert_eq!(self.tag(hole.end() - 1), hole.words);
-                }
-                let expected = (zspage != self.lane.victim).then_some(hole.words);
-                assert_eq!(binned.remove(&at), expected, "in its bin");
-                backed -= self.vacant(hole).len() as u32;
-                (at, after_hole) = (hole.end(), true);
-            } else {
-                let (word, block) = self.named(at);
-                assert_eq!(self.tag(at) & AFTER_HOLE != 0, after_hole);
-                assert_eq!(word.movable().expect("live, unread").place, at + 1);
-                fill += block.words;
-                count.objects += 1;
-                (at, after_hole) = (block.end(), false);
-            }
-        }
-        assert_eq!(at, whole.end(), "blocks and holes fill the zspage");
-        assert_eq!(self.ground.zspages.fill(zspage), fill);
-        assert_eq!(self.ground.zspages.pages(zspage), backed);
-        count.packed_words += fill as usize;
-        count.packed_pages += backed as usize;
-    }
 }

@@ -40,19 +40,22 @@ mod error;
 mod ground;
 mod handles;
 mod lane;
+pub mod reference;
+mod stats;
 mod zeroed;
 mod zspages;
 
 pub use error::{AllocError, BadHandle, ChainLengthError, ConfigError, Limit, OutOfFrames};
+pub use stats::Stats;
 
 use alloc::boxed::Box;
 use core::ptr::NonNull;
-use octavo_page::sync::{Mutex, MutexGuard};
-use octavo_page::{Handle, PAGE_SIZE, Unit};
+use octavo_page::sync::Mutex;
+use octavo_page::{Handle, Unit};
 
 use ground::{Ground, Shape};
 use handles::{Handles, Object};
-use lane::{Count, Held, Lane, Placed, Reach};
+use lane::{Held, Lane, Placed, Reach};
 use zspages::Zspages;
 
 /// Most objects a pool can be made for.
@@ -163,21 +166,6 @@ pub struct Compacted {
     pub moved: usize,
 }
 
-/// What a pool holds now. Read lane by lane: exact when nobody changes the pool meanwhile.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Stats {
-    /// Objects.
-    pub objects: usize,
-    /// Bytes of the objects as they were stored.
-    pub compressed_bytes: usize,
-    /// Bytes of the frames, and of all descriptors and handles that were ever touched.
-    pub used_bytes: usize,
-    /// Pages of the arena that are backed.
-    pub pages: usize,
-    /// Of these, pages of huge objects.
-    pub huge_pages: usize,
-}
-
 /// Objects by handle in an arena.
 pub struct Pool<A> {
     ground: Ground<A>,
@@ -224,6 +212,7 @@ impl<A: Arena> Pool<A> {
     }
 
     /// Stores an object of `len` bytes that `write` fills; what it leaves alone may be anything.
+    /// The space of an object whose `write` panics is lost.
     ///
     /// # Errors
     /// See [`AllocError`]; the pool is as it was.
@@ -236,9 +225,10 @@ impl<A: Arena> Pool<A> {
             _ => {}
         }
         let Placed { handle, index, object } = self.place(len)?;
-        let _pin = Pin { pool: self, index };
-        // SAFETY: the pin that `place` left is held by `_pin`, and the handle is still ours alone.
+        // SAFETY: a reserved object stays where it is, and its handle names nothing yet, so nobody
+        // else can come by its bytes.
         write(unsafe { self.ground.bytes_mut(object) });
+        self.handles.publish(index);
         Ok(handle)
     }
 
@@ -277,10 +267,13 @@ impl<A: Arena> Pool<A> {
         freed
     }
 
-    /// Frees up to [`FREES_AT_ONCE`] objects: ends them all, then gives their space back lane by
-    /// lane as they come.
+    /// Frees up to [`FREES_AT_ONCE`] objects step by step, each step fetching into the cache what
+    /// the next one needs: objects freed in no order lie all over memory.
     fn free_some(&self, handles: &[Handle], freed: &mut Freed) {
-        let mut unread = [(0, Object { place: 0, len: 0 }); FREES_AT_ONCE];
+        for &handle in handles {
+            self.handles.prefetch(handle);
+        }
+        let mut unread = [(0, 0, Object { place: 0, len: 0 }); FREES_AT_ONCE];
         let mut count = 0;
         for &handle in handles {
             let Ok(killed) = self.handles.kill(handle) else {
@@ -290,18 +283,15 @@ impl<A: Arena> Pool<A> {
             freed.objects += 1;
             freed.bytes += killed.object.len;
             if killed.unread {
-                unread[count] = (killed.index, killed.object);
+                self.ground.prefetch_ends(killed.object);
+                unread[count] = (self.lane_of(killed.object), killed.index, killed.object);
                 count += 1;
             }
         }
-        let mut held: Option<(usize, MutexGuard<'_, Lane>)> = None;
-        for &(index, object) in &unread[..count] {
-            let number = self.lane_of(object);
-            if held.as_ref().is_none_or(|(now, _)| *now != number) {
-                held = None;
-            }
-            let (_, guard) = held.get_or_insert_with(|| (number, self.lanes[number].0.lock()));
-            self.held(number, guard).release(index, object);
+        let unread = &mut unread[..count];
+        unread.sort_unstable_by_key(|&(lane, ..)| lane);
+        for same in unread.chunk_by(|a, b| a.0 == b.0) {
+            self.locked(same[0].0, |mut lane| lane.release_all(same));
         }
     }
 
@@ -327,27 +317,6 @@ impl<A: Arena> Pool<A> {
         done
     }
 
-    /// Pages that perfect packing would give back: what compaction may at most win.
-    pub fn freeable_pages(&self) -> usize {
-        self.counts().map(|count| count.freeable()).sum()
-    }
-
-    /// What the pool holds now.
-    pub fn stats(&self) -> Stats {
-        let mut stats = Stats::default();
-        for count in self.counts() {
-            stats.objects += count.objects;
-            stats.compressed_bytes += count.bytes;
-            stats.pages += count.pages();
-            stats.huge_pages += count.huge_pages;
-        }
-        stats.used_bytes = stats.pages * PAGE_SIZE
-            + self.handles.touched_bytes()
-            + self.ground.zspages.used() as usize * zspages::DESCRIPTOR_BYTES
-            + LANES * size_of::<Padded>();
-        stats
-    }
-
     /// The arena.
     pub fn arena(&self) -> &A {
         &self.ground.arena
@@ -368,9 +337,11 @@ impl<A: Arena> Pool<A> {
         let mut refused = AllocError::Full(Limit::Objects(self.handles.capacity()));
         for step in 0..LANES {
             let number = (home + step) % LANES;
-            match self.locked(number, |mut lane| lane.place(len, Reach::Grow)) {
+            let out_of_frames = refused == AllocError::OutOfFrames;
+            let reach = if out_of_frames { Reach::Hole } else { Reach::Grow };
+            match self.locked(number, |mut lane| lane.place(len, reach)) {
                 Ok(placed) => return Ok(placed),
-                Err(_) if refused == AllocError::OutOfFrames => {}
+                Err(_) if out_of_frames => {}
                 Err(error) => refused = error,
             }
         }
@@ -400,10 +371,6 @@ impl<A: Arena> Pool<A> {
         for number in 0..LANES {
             self.locked(number, |mut lane| lane.check());
         }
-    }
-
-    fn counts(&self) -> impl Iterator<Item = Count> {
-        self.lanes.iter().map(|lane| lane.0.lock().count)
     }
 }
 
@@ -435,5 +402,7 @@ fn home_lane() -> usize {
     0
 }
 
+#[cfg(all(test, loom))]
+mod models;
 #[cfg(test)]
 mod tests;

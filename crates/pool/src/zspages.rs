@@ -116,6 +116,15 @@ impl Zspages {
         (self.get(zspage, OWNER) >> 2) as usize
     }
 
+    /// What the zspage holds, if it is in use.
+    pub(crate) fn kind(&self, zspage: u32) -> Option<Kind> {
+        match self.get(zspage, OWNER) & 3 {
+            1 => Some(Kind::Packed),
+            3 => Some(Kind::Huge),
+            _ => None,
+        }
+    }
+
     /// Whether `lane` holds the zspage, for `kind`.
     pub(crate) fn is(&self, zspage: u32, lane: usize, kind: Kind) -> bool {
         let huge = u32::from(kind == Kind::Huge);

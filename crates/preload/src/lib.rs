@@ -1,1 +1,18 @@
-//! Placeholder.
+//! The shared object that `octavo run` loads into a program.
+//!
+//! Its constructor reads `OCTAVO_RUN` and starts the pager before the program's own code runs. Of
+//! libc's functions it stands in for the few whose effect on memory must not bypass the limit:
+//!
+//! | function | why |
+//! |---|---|
+//! | `madvise` | `MADV_FREE` leaves pages of which nobody can tell whether they were freed; with `MADV_DONTNEED` instead they are, at once, as the manual allows |
+//! | `mmap` | `MAP_POPULATE` would bring in everything in one go, past any limit; it is a hint |
+//! | `mlockall` | would lock and populate our own reserves; nothing managed leaves RAM anyway |
+//! | `_exit`, `_Exit` | statistics are written before the process is gone |
+//!
+//! The pager's own tasks never run this code, nor any of libc's.
+
+mod allocator;
+mod image;
+mod interpose;
+mod start;

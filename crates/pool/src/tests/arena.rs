@@ -32,6 +32,7 @@ impl TestArena {
         Self { base, state: Mutex::new(state) }
     }
 
+    #[cfg(not(loom))]
     /// From now on `frames` pages can be committed before decommits make room for more.
     pub(crate) fn set_frames(&self, frames: usize) {
         self.state.lock().expect("lock").frames = frames;

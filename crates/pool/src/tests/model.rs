@@ -1,6 +1,7 @@
 //! Random operations, with frames that run out, against a map from handle to bytes.
 
-use super::{TestArena, pool};
+use super::TestArena;
+use super::cases::pool;
 use crate::{AllocError, BadHandle, Pool};
 use octavo_page::Handle;
 use proptest::prelude::*;
@@ -127,17 +128,22 @@ fn run(chain: usize, max: usize, pages: usize, ops: &[Op]) {
 
 proptest! {
     #[test]
-    fn small_units(chain in 1..=16_usize, ops in prop::collection::vec(op(4096), 0..400)) {
+    fn small_units(chain in 1..=16_usize, ops in prop::collection::vec(op(4096), 0..250)) {
         run(chain, 4096, 200, &ops);
     }
 
     #[test]
-    fn medium_units(chain in 1..=16_usize, ops in prop::collection::vec(op(16384), 0..300)) {
+    fn odd_units(chain in 1..=16_usize, ops in prop::collection::vec(op(5000), 0..150)) {
+        run(chain, 5000, 400, &ops);
+    }
+
+    #[test]
+    fn medium_units(chain in 1..=16_usize, ops in prop::collection::vec(op(16384), 0..150)) {
         run(chain, 16384, 400, &ops);
     }
 
     #[test]
-    fn large_units(chain in 1..=16_usize, ops in prop::collection::vec(op(65536), 0..150)) {
+    fn large_units(chain in 1..=16_usize, ops in prop::collection::vec(op(65536), 0..100)) {
         run(chain, 65536, 800, &ops);
     }
 }

@@ -1,7 +1,7 @@
 //! Many threads at once. An object begins with its handle's number in a table, so that bytes of
 //! another object are noticed.
 
-use super::pool;
+use super::cases::pool;
 use crate::BadHandle;
 use octavo_page::Handle;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -105,4 +105,61 @@ fn readers_writers_and_compaction_together() {
     assert_eq!(pool.free_many(&left).objects, left.len());
     pool.check();
     assert_eq!(pool.arena().committed(), 0);
+}
+
+/// Threads that free in batches what another one stored, while compaction runs.
+#[test]
+fn batches_are_freed_by_another_thread() {
+    let pool = pool(1 << 13, 16, 4096, 20_000);
+    let pool = &pool;
+    let stop = &AtomicBool::new(false);
+    let write = |key: u32| {
+        move |to: &mut [u8]| {
+            to.fill(key as u8);
+            to[..4].copy_from_slice(&key.to_le_bytes());
+        }
+    };
+    // Keys whose objects fit a page.
+    let keys = || (0..u32::MAX).filter(|&key| len_of(key) <= 4096);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..2)
+            .map(|worker| {
+                let (give, get) = std::sync::mpsc::sync_channel::<Vec<Handle>>(2);
+                let stores = scope.spawn(move || {
+                    for batch in 0..40 {
+                        let some = keys().skip(worker * 999 + batch * 7).step_by(3).take(1500);
+                        let store = |key| pool.alloc(len_of(key), write(key)).expect("room");
+                        give.send(some.map(store).collect()).expect("the other thread");
+                    }
+                });
+                let frees = scope.spawn(move || {
+                    for mut batch in get {
+                        for &handle in batch.iter().step_by(5) {
+                            pool.read(handle, check).expect("live");
+                        }
+                        batch.rotate_left(700);
+                        let half = batch.len() / 2;
+                        batch.extend_from_within(..half);
+                        let freed = pool.free_many(&batch);
+                        assert_eq!((freed.objects, freed.refused), (2 * half, half));
+                    }
+                });
+                [stores, frees]
+            })
+            .collect();
+        scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                pool.compact(20);
+                pool.classes();
+                thread::yield_now();
+            }
+        });
+        for worker in workers.into_iter().flatten() {
+            worker.join().expect("no worker fails");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    pool.check();
+    assert_eq!(pool.arena().committed(), 0);
+    assert_eq!(pool.stats().objects, 0);
 }

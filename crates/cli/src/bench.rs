@@ -1,0 +1,136 @@
+//! `octavo bench`: the arguments; the work is in `octavo_bench`.
+
+use clap::{Args, Subcommand};
+use octavo_bench::swap::{self, PeerName, SwapError, peer, worker};
+use octavo_page::ByteSize;
+use std::env;
+use std::path::PathBuf;
+
+/// Interrupted by Ctrl-C, as shells say it.
+const INTERRUPTED: i32 = 130;
+
+/// Compare Octavo with its peers.
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Subcommand, Debug)]
+enum Bench {
+    Swap(SwapArgs),
+}
+
+/// One workload under Octavo and under the kernel's swap, at equal total memory.
+///
+/// Fills memory with real pages, reads them in order, reads and writes at random, and verifies
+/// every page. Each peer runs in a throw-away memory cgroup with a throw-away zram device as swap,
+/// which takes root; Octavo gets the cgroup's limit and what zram took. Ends within five minutes,
+/// with fewer rounds where it must.
+#[derive(Args, Debug)]
+struct SwapArgs {
+    /// Memory to fill
+    #[arg(long, value_name = "SIZE", value_parser = whole_pages)]
+    size: ByteSize,
+
+    /// The limit of a peer's cgroup; without --against, Octavo's
+    #[arg(long, value_name = "SIZE", value_parser = crate::run::memory_size)]
+    memory: ByteSize,
+
+    /// Files of raw memory pages
+    #[arg(long, value_name = "FILE", num_args = 1.., required = true)]
+    pages: Vec<PathBuf>,
+
+    /// Numbers of threads, each measured by itself
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = count)]
+    threads: Vec<usize>,
+
+    /// Peers: zram:lz4, zram:lzo-rle or what else zram has here
+    #[arg(long, value_name = "PEER,...", value_delimiter = ',')]
+    against: Vec<PeerName>,
+
+    /// Rounds at most
+    #[arg(long, value_name = "N", default_value = "5", value_parser = count)]
+    rounds: usize,
+
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the driver starts as the workload.
+#[derive(Args, Debug)]
+pub struct WorkerArgs {
+    #[arg(long)]
+    size: ByteSize,
+    #[arg(long)]
+    threads: usize,
+    #[arg(long, num_args = 1..)]
+    pages: Vec<PathBuf>,
+}
+
+/// What the driver starts as the keeper of the kernel's side.
+#[derive(Args, Debug)]
+pub struct PeerArgs {
+    #[arg(long)]
+    algorithm: String,
+    #[arg(long)]
+    disk: ByteSize,
+    #[arg(long)]
+    memory: ByteSize,
+}
+
+fn whole_pages(text: &str) -> Result<ByteSize, String> {
+    let size: ByteSize = text.parse().map_err(|e| format!("{e}"))?;
+    if size.pages() == 0 { Err("the least is a page, 4K".to_owned()) } else { Ok(size) }
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("a whole number from 1 on".to_owned()),
+        Ok(count) => Ok(count),
+    }
+}
+
+/// Compares, prints, and gives the exit status.
+pub fn bench(args: BenchArgs) -> i32 {
+    let Bench::Swap(args) = args.bench;
+    let octavo = match env::current_exe() {
+        Ok(octavo) => octavo,
+        Err(why) => {
+            return crate::refuse(&format!("/proc/self/exe: {why}; mount /proc"), crate::REFUSED);
+        }
+    };
+    let SwapArgs { size, memory, pages, threads, against, rounds, json } = args;
+    let options = swap::Options { octavo, size, memory, pages, threads, against, rounds };
+    let outcome = match swap::compare(&options) {
+        Ok(outcome) => outcome,
+        Err(why @ SwapError::Interrupted) => return crate::refuse(&why, INTERRUPTED),
+        Err(why) => return crate::refuse(&why, crate::REFUSED),
+    };
+    if json {
+        let text = serde_json::to_string_pretty(&outcome.comparison).expect("plain data");
+        println!("{text}");
+    } else {
+        println!("{}", outcome.comparison);
+    }
+    outcome.failed.map_or(0, |why| crate::refuse(&why, crate::REFUSED))
+}
+
+/// Is the workload.
+pub fn swap_worker(args: WorkerArgs) -> i32 {
+    let WorkerArgs { size, threads, pages } = args;
+    match worker::work(&worker::Job { size, pages, threads }) {
+        Ok(()) => 0,
+        Err(why) => crate::refuse(&why, crate::REFUSED),
+    }
+}
+
+/// Keeps the kernel's side.
+pub fn swap_peer(args: PeerArgs) -> i32 {
+    let PeerArgs { algorithm, disk, memory: limit } = args;
+    match peer::keep(&peer::Plan { algorithm, disk, limit }) {
+        Ok(()) => 0,
+        Err(why) => crate::refuse(&why, crate::REFUSED),
+    }
+}

@@ -1,0 +1,333 @@
+//! `octavo run`: everything that can be checked is checked, then `octavo` becomes the program.
+//!
+//! ```text
+//! arguments ─► limit ─► program ─► our object ─► userfaultfd ─► address space ─► execve
+//!                 each step may refuse: one line, exit 125 (126, 127 for the program)
+//! ```
+//!
+//! The program gets two environment variables more, `LD_PRELOAD` with our object before the user's
+//! own, and `OCTAVO_RUN` with all the object has to know; the object takes both out again. Nothing
+//! else of the process changes: its id, terminal, descriptors and signals stay as they were.
+
+use crate::program::{self, ProgramError, SHELL, Start};
+use crate::uffd::{self, Missing};
+use clap::Args;
+use nix::errno::Errno;
+use octavo_bench::host;
+use octavo_codec::Codec;
+use octavo_page::config::{RunConfig, Text, VARIABLE};
+use octavo_page::{ByteSize, PAGE_SIZE, Unit};
+use rustix::process::{Resource, getpid, getrlimit};
+use std::convert::Infallible;
+use std::env;
+use std::ffi::{CString, OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// The file name of the object that is loaded into the program.
+const OBJECT: &str = "liboctavo_preload.so";
+
+/// The variable of the dynamic loader that brings it in.
+const LD_PRELOAD: &str = "LD_PRELOAD";
+
+/// The least `--memory`: below, our tables and the pages a program needs at once fill it.
+pub const FLOOR: ByteSize = ByteSize::mib(16);
+
+/// Run a program in a limited amount of memory, its cold memory compressed.
+///
+/// Exits with the program's own status: 126 when it cannot be executed, 127 when it is not found,
+/// 125 when Octavo refuses or fails.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// What the program may occupy, compressed memory and all of Octavo's own counted; at least
+    /// 16M. Without it: nine tenths of what is left, which is the least of the machine's
+    /// MemAvailable and, for each memory cgroup around this process, limit less usage (inactive
+    /// file cache not counted as usage)
+    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
+    memory: Option<ByteSize>,
+
+    /// End the program with 137 instead of going over the limit
+    #[arg(long)]
+    strict: bool,
+
+    /// How memory is compressed: lz4, or zstd:LEVEL with a level from -7 to 9, as in zstd:1.
+    /// Without it: chosen while running
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
+    codec: Option<Codec>,
+
+    /// How much is compressed at once: 4K, 16K or 64K. Without it: chosen while running
+    #[arg(long, value_name = "SIZE")]
+    unit: Option<Unit>,
+
+    /// Print a table of counters to stderr at the end
+    #[arg(long)]
+    stats: bool,
+
+    /// Write the counters to FILE at the end, as one JSON object
+    #[arg(long, value_name = "FILE")]
+    stats_json: Option<PathBuf>,
+
+    /// The program: a path, or a name that is on PATH
+    #[arg(value_name = "PROGRAM")]
+    program: OsString,
+
+    /// Its arguments
+    #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<OsString>,
+}
+
+/// A size that can be a limit.
+pub fn memory_size(text: &str) -> Result<ByteSize, String> {
+    let size: ByteSize = text.parse().map_err(|e| format!("{e}"))?;
+    if size < FLOOR {
+        return Err(format!("the least that tables and a program need is {FLOOR}"));
+    }
+    Ok(size)
+}
+
+/// Why the program is not run.
+#[derive(Debug, Error)]
+pub enum Refusal {
+    /// The program itself.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// The memory that is left is less than the floor.
+    #[error("{} leaves {bytes}, less than {FLOOR}; free memory, or give --memory SIZE", by.display())]
+    NoRoom {
+        /// What leaves the least.
+        by: PathBuf,
+        /// What would be the limit.
+        bytes: ByteSize,
+    },
+    /// It cannot be known what is left.
+    #[error("/proc/meminfo: cannot be read; mount /proc, or give --memory SIZE")]
+    NoMeminfo,
+    /// Our object is nowhere.
+    #[error("{OBJECT}: not found in {}; install it there, or build it with `cargo build --release`", list(.0))]
+    NoObject(Vec<PathBuf>),
+    /// A place the loader cannot be told of.
+    #[error("{}: a path with a space, a colon or a newline cannot be preloaded; install Octavo elsewhere", .0.display())]
+    ObjectPath(PathBuf),
+    /// userfaultfd is not to be had.
+    #[error(transparent)]
+    Userfaultfd(#[from] Missing),
+    /// The limit on address space is too low.
+    #[error(
+        "RLIMIT_AS: the limit on address space is {have}, but --memory {limit} takes {need} of it; \
+         raise it with `ulimit -v unlimited`"
+    )]
+    AddressSpace {
+        /// The limit.
+        have: ByteSize,
+        /// What we reserve.
+        need: ByteSize,
+        /// For this limit on memory.
+        limit: ByteSize,
+    },
+    /// The file for the counters.
+    #[error("--stats-json {}: cannot be written: {why}; name a file in a directory of yours", file.display())]
+    StatsFile {
+        /// The file.
+        file: PathBuf,
+        /// What stands in the way.
+        why: io::Error,
+    },
+    /// A word with a zero byte, which no program can be given.
+    #[error("{0:?}: contains a zero byte; leave that out")]
+    ZeroByte(OsString),
+}
+
+impl Refusal {
+    /// The exit status that says this.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Self::Program(ProgramError::NotFound(_) | ProgramError::NoInterpreter { .. }) => 127,
+            Self::Program(ProgramError::CannotExecute { .. }) => 126,
+            _ => 125,
+        }
+    }
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    let names: Vec<_> = paths.iter().map(|p| p.display().to_string()).collect();
+    names.join(" or ")
+}
+
+/// Becomes the program, or says why not.
+pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
+    let limit = args.memory.map_or_else(default_limit, Ok)?;
+    let path = env::var_os("PATH");
+    let file = program::find(&args.program, path.as_deref())?;
+    let start = program::check(&file, path.as_deref())?;
+    let object = find_object()?;
+    uffd::verdict(&uffd::probe(), uffd::rights())?;
+    check_address_space(limit)?;
+    let stats_json = args.stats_json.as_deref().map(writable_file).transpose()?;
+
+    let codec = args.codec.map(|c| c.to_string());
+    let preload = env::var_os(LD_PRELOAD);
+    let config = RunConfig {
+        pid: getpid().as_raw_nonzero().get().unsigned_abs(),
+        limit,
+        strict: args.strict,
+        stats: args.stats,
+        codec: codec.as_ref().map(|name| Text::new(name.as_bytes())),
+        unit: args.unit,
+        stats_json: stats_json.as_ref().map(|file| Text::new(file.as_os_str().as_bytes())),
+        preload: preload.as_ref().map(|list| Text::new(list.as_bytes())),
+    };
+    execute(&file, start, args, &environment(&object, preload.as_deref(), &config))
+}
+
+/// Nine tenths of what is left, in whole pages.
+pub fn default_limit() -> Result<ByteSize, Refusal> {
+    let room = host::room().ok_or(Refusal::NoMeminfo)?;
+    let bytes = (room.bytes.bytes() - room.bytes.bytes() / 10) & !(PAGE_SIZE as u64 - 1);
+    let limit = ByteSize::new(bytes);
+    if limit < FLOOR {
+        return Err(Refusal::NoRoom { by: room.source, bytes: limit });
+    }
+    Ok(limit)
+}
+
+/// Our object: beside this executable, as cargo builds it, or where an installation has it.
+pub fn find_object() -> Result<PathBuf, Refusal> {
+    let exe = env::current_exe().unwrap_or_default();
+    let dir = exe.parent().unwrap_or(Path::new("/"));
+    let places = vec![dir.join(OBJECT), dir.join("../lib/octavo").join(OBJECT)];
+    let Some(object) = places.iter().find(|file| file.is_file()) else {
+        return Err(Refusal::NoObject(places));
+    };
+    let splits = |byte: &u8| byte.is_ascii_whitespace() || *byte == b':';
+    if object.as_os_str().as_bytes().iter().any(splits) {
+        return Err(Refusal::ObjectPath(object.clone()));
+    }
+    Ok(object.clone())
+}
+
+/// Address space the pager reserves for itself at most: a frame for every page of the limit, the
+/// pool, and tables, with room to spare.
+pub const fn reserve_bytes(limit: ByteSize) -> u64 {
+    limit.bytes().saturating_mul(4).saturating_add(1 << 30)
+}
+
+/// Whether this process may reserve what a limit takes.
+pub fn check_address_space(limit: ByteSize) -> Result<(), Refusal> {
+    let need = ByteSize::new(reserve_bytes(limit));
+    match getrlimit(Resource::As).current.map(ByteSize::new) {
+        Some(have) if have < need => Err(Refusal::AddressSpace { have, need, limit }),
+        _ => Ok(()),
+    }
+}
+
+/// The absolute path of a file that can be written; it is created, but kept if it is there.
+fn writable_file(file: &Path) -> Result<PathBuf, Refusal> {
+    let refuse = |why| Refusal::StatsFile { file: file.to_path_buf(), why };
+    fs::OpenOptions::new().create(true).append(true).open(file).map_err(refuse)?;
+    std::path::absolute(file).map_err(refuse)
+}
+
+/// The program's environment: this one's, with our two variables.
+fn environment(
+    object: &Path,
+    preload: Option<&OsStr>,
+    config: &RunConfig<'_>,
+) -> Vec<(OsString, OsString)> {
+    let mut ours = OsString::from(object);
+    if let Some(theirs) = preload.filter(|p| !p.is_empty()) {
+        ours.push(":");
+        ours.push(theirs);
+    }
+    let mut word = String::new();
+    config.encode(&mut word).expect("a String takes everything");
+    let mut variables: Vec<_> =
+        env::vars_os().filter(|(name, _)| name != LD_PRELOAD && name != VARIABLE).collect();
+    variables.push((LD_PRELOAD.into(), ours));
+    variables.push((VARIABLE.into(), word.into()));
+    variables
+}
+
+/// Replaces this process by the program.
+fn execute(
+    file: &Path,
+    start: Start,
+    args: &RunArgs,
+    environment: &[(OsString, OsString)],
+) -> Result<Infallible, Refusal> {
+    // A script without #! is started as the shell's argument, as execvp does it.
+    let (image, first) = match start {
+        Start::Itself => (file, vec![args.program.clone()]),
+        Start::Shell => (Path::new(SHELL), vec![SHELL.into(), file.into()]),
+    };
+    let words = first.into_iter().chain(args.args.iter().cloned());
+    let words = words.map(c_string).collect::<Result<Vec<_>, _>>()?;
+    let variables = environment.iter().map(|(name, value)| {
+        let mut variable = name.clone();
+        variable.push("=");
+        variable.push(value);
+        c_string(variable)
+    });
+    let variables = variables.collect::<Result<Vec<_>, _>>()?;
+    let errno = match nix::unistd::execve(&c_string(image.into())?, &words, &variables) {
+        Ok(never) => match never {},
+        Err(errno) => errno,
+    };
+    let image = image.to_path_buf();
+    Err(Refusal::Program(match errno {
+        Errno::ENOENT => ProgramError::NotFound(image),
+        errno => ProgramError::CannotExecute { file: image, why: errno.into() },
+    }))
+}
+
+fn c_string(word: OsString) -> Result<CString, Refusal> {
+    CString::new(word.into_vec()).map_err(|e| Refusal::ZeroByte(OsString::from_vec(e.into_vec())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_that_can_be_kept() {
+        assert_eq!(memory_size("32M"), Ok(ByteSize::mib(32)));
+        assert_eq!(memory_size("16M"), Ok(FLOOR));
+        for (text, says) in [("15M", "16M"), ("0", "16M"), ("many", "whole number")] {
+            let error = memory_size(text).expect_err(text);
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_users_preload_comes_after_ours() {
+        let config = RunConfig {
+            pid: 1,
+            limit: FLOOR,
+            strict: false,
+            stats: false,
+            codec: None,
+            unit: None,
+            stats_json: None,
+            preload: None,
+        };
+        let get = |preload: Option<&str>, name: &str| {
+            let variables = environment(Path::new("/o.so"), preload.map(OsStr::new), &config);
+            let mut found = variables.into_iter().filter(|(n, _)| n == name).map(|(_, v)| v);
+            let value = found.next().expect("a variable of ours");
+            assert_eq!(found.next(), None, "{name} only once");
+            value
+        };
+        assert_eq!(get(Some("a.so b.so"), LD_PRELOAD), "/o.so:a.so b.so");
+        assert_eq!(get(Some(""), LD_PRELOAD), "/o.so");
+        assert_eq!(get(None, LD_PRELOAD), "/o.so");
+        assert!(get(None, VARIABLE).to_string_lossy().starts_with("v=1;pid=1;limit=16777216;"));
+    }
+
+    #[test]
+    fn the_reserve_of_any_limit_is_a_number() {
+        assert_eq!(reserve_bytes(ByteSize::mib(512)), 3 << 30);
+        assert_eq!(reserve_bytes(ByteSize::new(u64::MAX)), u64::MAX);
+    }
+}

@@ -1,0 +1,413 @@
+//! What `octavo run` tells the preloaded object: one environment variable, `OCTAVO_RUN`.
+//!
+//! ```text
+//! OCTAVO_RUN=v=1;pid=4711;limit=536870912;strict=0;stats=1;codec=zstd:1;stats_json=/tmp/a%3Bb.json
+//! ```
+//!
+//! Pairs `key=value` joined by `;`, each key at most once, the five of [`REQUIRED`] always. Inside
+//! a value every byte that is not printable ASCII, and `;`, `%` and `=`, is written `%XX`: the
+//! whole word is ASCII whatever bytes a path has.
+//!
+//! The reader is a thread in somebody else's program that may not allocate. So a [`RunConfig`] read
+//! back borrows the word and its texts stay as they were written; [`Text::bytes`] decodes on the
+//! way out. Two texts are equal when they mean the same bytes.
+
+use crate::{ByteSize, Unit};
+use core::fmt;
+
+/// The name of the environment variable.
+pub const VARIABLE: &str = "OCTAVO_RUN";
+
+/// The version this module writes and the only one it reads.
+pub const VERSION: u32 = 1;
+
+/// The keys without which a word is refused.
+pub const REQUIRED: [&str; 5] = ["v", "pid", "limit", "strict", "stats"];
+
+/// How a program is to be run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RunConfig<'a> {
+    /// The process this is meant for: the one that was `octavo` and is now the program. A process
+    /// with another id has inherited the variable and must not take it for its own.
+    pub pid: u32,
+    /// What the job may occupy, everything of ours counted.
+    pub limit: ByteSize,
+    /// End the job with 137 instead of going over the limit.
+    pub strict: bool,
+    /// Print a table of counters to stderr at the end.
+    pub stats: bool,
+    /// The codec's name; absent: chosen while running.
+    pub codec: Option<Text<'a>>,
+    /// What one compress request takes; absent: chosen while running.
+    pub unit: Option<Unit>,
+    /// The absolute path of the file that gets the counters as JSON.
+    pub stats_json: Option<Text<'a>>,
+    /// `LD_PRELOAD` as the user had set it, without our object; absent: it was not set.
+    pub preload: Option<Text<'a>>,
+}
+
+/// Some bytes, borrowed either as they are or as they stand percent-encoded in the word.
+#[derive(Clone, Copy)]
+pub struct Text<'a>(Form<'a>);
+
+#[derive(Clone, Copy)]
+enum Form<'a> {
+    Plain(&'a [u8]),
+    /// Checked by [`Text::encoded`]: every `%` is followed by two hexadecimal digits.
+    Encoded(&'a [u8]),
+}
+
+impl<'a> Text<'a> {
+    /// These bytes as they are.
+    #[must_use]
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self(Form::Plain(bytes))
+    }
+
+    /// A value as it stands in the word, if it is one.
+    fn encoded(value: &'a str) -> Option<Self> {
+        let mut rest = value.as_bytes();
+        while let Some((_, after)) = take_byte(rest)? {
+            rest = after;
+        }
+        Some(Self(Form::Encoded(value.as_bytes())))
+    }
+
+    /// The bytes that are meant, one by one.
+    pub fn bytes(self) -> impl Iterator<Item = u8> + Clone + 'a {
+        let (mut rest, encoded) = match self.0 {
+            Form::Plain(bytes) => (bytes, false),
+            Form::Encoded(bytes) => (bytes, true),
+        };
+        core::iter::from_fn(move || {
+            let (byte, after) = if encoded {
+                take_byte(rest).flatten()?
+            } else {
+                let (&first, after) = rest.split_first()?;
+                (first, after)
+            };
+            rest = after;
+            Some(byte)
+        })
+    }
+
+    /// Writes the bytes to the front of `out` and returns that part; `None` when they do not fit.
+    pub fn copy_to(self, out: &mut [u8]) -> Option<&[u8]> {
+        let mut length = 0;
+        for byte in self.bytes() {
+            *out.get_mut(length)? = byte;
+            length += 1;
+        }
+        Some(&out[..length])
+    }
+
+    /// Whether the text means exactly `bytes`.
+    #[must_use]
+    pub fn is(self, bytes: &[u8]) -> bool {
+        self.bytes().eq(bytes.iter().copied())
+    }
+}
+
+impl PartialEq for Text<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes().eq(other.bytes())
+    }
+}
+
+impl Eq for Text<'_> {}
+
+impl fmt::Debug for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\"")?;
+        for byte in self.bytes() {
+            write!(f, "{}", byte.escape_ascii())?;
+        }
+        f.write_str("\"")
+    }
+}
+
+/// The first byte meant by an encoded value and what follows it. `Some(None)` at the end, `None`
+/// when the value is no encoding.
+fn take_byte(encoded: &[u8]) -> Option<Option<(u8, &[u8])>> {
+    match encoded {
+        [] => Some(None),
+        [b'%', high, low, rest @ ..] => Some(Some((digit(*high)? << 4 | digit(*low)?, rest))),
+        [byte, rest @ ..] if is_plain(*byte) => Some(Some((*byte, rest))),
+        _ => None,
+    }
+}
+
+/// The value of a hexadecimal digit.
+fn digit(byte: u8) -> Option<u8> {
+    (byte as char).to_digit(16).map(|d| d as u8)
+}
+
+/// Whether a byte stands for itself inside a value.
+const fn is_plain(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~') && !matches!(byte, b';' | b'%' | b'=')
+}
+
+/// A word that is no configuration. Nothing of it is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ConfigError<'a> {
+    /// A part of the word without `=`.
+    NotAPair(&'a str),
+    /// A key this version does not know.
+    UnknownKey(&'a str),
+    /// A key that stands twice.
+    Repeated(&'a str),
+    /// A required key that is not there.
+    Missing(&'static str),
+    /// A value that the key cannot have.
+    BadValue {
+        /// The key.
+        key: &'a str,
+        /// The value, still encoded.
+        value: &'a str,
+    },
+}
+
+impl fmt::Display for ConfigError<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(VARIABLE)?;
+        match self {
+            Self::NotAPair(part) => write!(f, ": \"{part}\" is not key=value"),
+            Self::UnknownKey(key) => write!(f, ": unknown key \"{key}\""),
+            Self::Repeated(key) => write!(f, ": {key} is given twice"),
+            Self::Missing(key) => write!(f, ": {key} is missing"),
+            Self::BadValue { key: "v", value } => {
+                write!(f, ": version {value}, but this object reads version {VERSION}")
+            }
+            Self::BadValue { key, value } => write!(f, ": {key} cannot be \"{value}\""),
+        }?;
+        f.write_str("; octavo and its preloaded object must be of one build")
+    }
+}
+
+impl core::error::Error for ConfigError<'_> {}
+
+impl<'a> RunConfig<'a> {
+    /// Writes the value of [`VARIABLE`].
+    ///
+    /// # Errors
+    /// Only those of `out`.
+    pub fn encode(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        write!(
+            out,
+            "v={VERSION};pid={};limit={};strict={};stats={}",
+            self.pid,
+            self.limit.bytes(),
+            u8::from(self.strict),
+            u8::from(self.stats),
+        )?;
+        if let Some(unit) = self.unit {
+            write!(out, ";unit={unit}")?;
+        }
+        let texts =
+            [("codec", self.codec), ("stats_json", self.stats_json), ("preload", self.preload)];
+        for (key, text) in texts {
+            let Some(text) = text else { continue };
+            write!(out, ";{key}=")?;
+            for byte in text.bytes() {
+                if is_plain(byte) {
+                    out.write_char(byte as char)?;
+                } else {
+                    write!(out, "%{byte:02X}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the value of [`VARIABLE`].
+    ///
+    /// # Errors
+    /// When the word is not exactly what [`encode`](Self::encode) of this version writes, up to the
+    /// order of the pairs.
+    pub fn decode(word: &'a str) -> Result<Self, ConfigError<'a>> {
+        let mut read = Read::default();
+        for part in word.split(';') {
+            let (key, value) = part.split_once('=').ok_or(ConfigError::NotAPair(part))?;
+            read.pair(key, value)?;
+        }
+        read.version.ok_or(ConfigError::Missing("v"))?;
+        Ok(Self {
+            pid: read.pid.ok_or(ConfigError::Missing("pid"))?,
+            limit: read.limit.ok_or(ConfigError::Missing("limit"))?,
+            strict: read.strict.ok_or(ConfigError::Missing("strict"))?,
+            stats: read.stats.ok_or(ConfigError::Missing("stats"))?,
+            codec: read.codec,
+            unit: read.unit,
+            stats_json: read.stats_json,
+            preload: read.preload,
+        })
+    }
+}
+
+/// The pairs seen so far.
+#[derive(Default)]
+struct Read<'a> {
+    version: Option<u32>,
+    pid: Option<u32>,
+    limit: Option<ByteSize>,
+    strict: Option<bool>,
+    stats: Option<bool>,
+    codec: Option<Text<'a>>,
+    unit: Option<Unit>,
+    stats_json: Option<Text<'a>>,
+    preload: Option<Text<'a>>,
+}
+
+impl<'a> Read<'a> {
+    /// Takes one pair in.
+    fn pair(&mut self, key: &'a str, value: &'a str) -> Result<(), ConfigError<'a>> {
+        match key {
+            "v" => set(&mut self.version, key, value, |v| number(v).filter(|n| *n == VERSION)),
+            "pid" => set(&mut self.pid, key, value, number),
+            "limit" => set(&mut self.limit, key, value, |v| number(v).map(ByteSize::new)),
+            "strict" => set(&mut self.strict, key, value, flag),
+            "stats" => set(&mut self.stats, key, value, flag),
+            "codec" => set(&mut self.codec, key, value, Text::encoded),
+            "unit" => set(&mut self.unit, key, value, |v| v.parse().ok()),
+            "stats_json" => set(&mut self.stats_json, key, value, Text::encoded),
+            "preload" => set(&mut self.preload, key, value, Text::encoded),
+            _ => Err(ConfigError::UnknownKey(key)),
+        }
+    }
+}
+
+/// Puts what `parse` makes of `value` into an empty place.
+fn set<'a, T>(
+    place: &mut Option<T>,
+    key: &'a str,
+    value: &'a str,
+    parse: impl FnOnce(&'a str) -> Option<T>,
+) -> Result<(), ConfigError<'a>> {
+    let parsed = parse(value).ok_or(ConfigError::BadValue { key, value })?;
+    match place.replace(parsed) {
+        None => Ok(()),
+        Some(_) => Err(ConfigError::Repeated(key)),
+    }
+}
+
+/// A decimal number without a sign.
+fn number<T: core::str::FromStr>(value: &str) -> Option<T> {
+    if value.starts_with('+') { None } else { value.parse().ok() }
+}
+
+/// `0` or `1`.
+fn flag(value: &str) -> Option<bool> {
+    match value {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::option;
+    use proptest::prelude::*;
+    use std::string::{String, ToString};
+    use std::vec::Vec;
+
+    const PLAIN: RunConfig<'static> = RunConfig {
+        pid: 4711,
+        limit: ByteSize::mib(512),
+        strict: false,
+        stats: true,
+        codec: None,
+        unit: None,
+        stats_json: None,
+        preload: None,
+    };
+
+    fn word(config: &RunConfig<'_>) -> String {
+        let mut word = String::new();
+        config.encode(&mut word).expect("a String takes everything");
+        word
+    }
+
+    #[test]
+    fn the_word_is_as_documented() {
+        let config = RunConfig {
+            codec: Some(Text::new(b"zstd:1")),
+            unit: Some(Unit::K16),
+            stats_json: Some(Text::new(b"/tmp/a;b=c%\xff.json")),
+            preload: Some(Text::new(b"libone.so libtwo.so")),
+            ..PLAIN
+        };
+        assert_eq!(
+            word(&config),
+            "v=1;pid=4711;limit=536870912;strict=0;stats=1;unit=16K;codec=zstd:1;\
+             stats_json=/tmp/a%3Bb%3Dc%25%FF.json;preload=libone.so libtwo.so"
+        );
+    }
+
+    #[test]
+    fn what_is_no_word_says_what_is_wrong() {
+        use ConfigError::*;
+        let whole = word(&PLAIN);
+        for (bad, error) in [
+            ("", NotAPair("")),
+            ("v", NotAPair("v")),
+            ("v=1", Missing("pid")),
+            ("pid=1;limit=1;strict=0;stats=0", Missing("v")),
+            ("v=2", BadValue { key: "v", value: "2" }),
+            ("v=1;v=1", Repeated("v")),
+            ("colour=red", UnknownKey("colour")),
+            ("pid=+1", BadValue { key: "pid", value: "+1" }),
+            ("limit=512M", BadValue { key: "limit", value: "512M" }),
+            ("strict=yes", BadValue { key: "strict", value: "yes" }),
+            ("unit=8K", BadValue { key: "unit", value: "8K" }),
+            ("codec=%4", BadValue { key: "codec", value: "%4" }),
+            ("codec=%zz", BadValue { key: "codec", value: "%zz" }),
+            ("codec=a=b", BadValue { key: "codec", value: "a=b" }),
+        ] {
+            assert_eq!(RunConfig::decode(bad), Err(error), "{bad}");
+            assert!(error.to_string().starts_with("OCTAVO_RUN: "), "{error}");
+        }
+        assert_eq!(RunConfig::decode(&(whole + ";")), Err(NotAPair("")));
+    }
+
+    #[test]
+    fn a_text_is_copied_whole_or_not_at_all() {
+        let text = Text::encoded("a%3Bb").expect("an encoding");
+        assert_eq!(text.copy_to(&mut [0; 3]), Some(&b"a;b"[..]));
+        assert_eq!(text.copy_to(&mut [0; 2]), None);
+        assert!(text.is(b"a;b") && !text.is(b"a;") && !text.is(b"a;bc"));
+    }
+
+    proptest! {
+        #[test]
+        fn a_configuration_reads_back_as_written(
+            pid: u32, limit: u64, strict: bool, stats: bool,
+            codec in option::of(vec(any::<u8>(), 0..40)),
+            unit in option::of(prop::sample::select(&Unit::ALL[..])),
+            stats_json in option::of(vec(any::<u8>(), 0..40)),
+            preload in option::of(vec(any::<u8>(), 0..40)),
+        ) {
+            fn text(bytes: &Option<Vec<u8>>) -> Option<Text<'_>> {
+                bytes.as_deref().map(Text::new)
+            }
+            let config = RunConfig {
+                pid, limit: ByteSize::new(limit), strict, stats, unit,
+                codec: text(&codec), stats_json: text(&stats_json), preload: text(&preload),
+            };
+            let word = word(&config);
+            prop_assert!(word.bytes().all(|b| b.is_ascii_graphic() || b == b' '));
+            let read = RunConfig::decode(&word).map_err(|e| TestCaseError::fail(e.to_string()))?;
+            prop_assert_eq!(read, config);
+            if let (Some(read), Some(codec)) = (read.codec, &codec) {
+                prop_assert!(read.is(codec));
+            }
+        }
+
+        #[test]
+        fn any_word_is_answered(word in "[a-z=;%0-9 ]{0,60}|\\PC*") {
+            let _ = RunConfig::decode(&word);
+        }
+    }
+}

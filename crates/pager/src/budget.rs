@@ -1,0 +1,183 @@
+//! The limit, and how much of it is used.
+//!
+//! ```text
+//!   0 ............ arm_at ....... evict_to .. evict_at ... wait_at . limit
+//!                  register       evictors    evictors     a fault   never,
+//!                  everything     stop        start        waits     but said
+//! ```
+//! Used is the resident anonymous memory of the whole address space: the program's pages and
+//! everything of ours (pool, tables, pages in hand), since we live in it. The watch measures it;
+//! between two measurements it is kept up by adding and subtracting what we do ourselves.
+
+use octavo_page::PAGE_SIZE;
+use octavo_page::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// Pages of 1 MiB.
+const MIB: u64 = (1 << 20) / PAGE_SIZE as u64;
+
+/// Pages of the program that stay resident whatever the limit: less than what one instruction and
+/// its operands may touch would never make progress.
+pub const FLOOR: u64 = 4 * MIB;
+
+/// The levels, all in pages.
+#[derive(Debug)]
+pub struct Budget {
+    limit: u64,
+    slack: u64,
+    used: AtomicI64,
+    stored: AtomicU64,
+    peak: AtomicU64,
+    exceeded: AtomicU64,
+}
+
+impl Budget {
+    /// A budget of `limit` pages.
+    #[must_use]
+    pub const fn new(limit: u64) -> Self {
+        let slack = match limit / 64 {
+            s if s < MIB => MIB,
+            s if s > 16 * MIB => 16 * MIB,
+            s => s,
+        };
+        Self {
+            limit,
+            slack,
+            used: AtomicI64::new(0),
+            stored: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
+            exceeded: AtomicU64::new(0),
+        }
+    }
+
+    /// The limit.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Pages used.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        u64::try_from(self.used.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
+    /// The most that was measured.
+    #[must_use]
+    pub fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    /// The most that was measured past the limit.
+    #[must_use]
+    pub fn exceeded(&self) -> u64 {
+        self.exceeded.load(Ordering::Relaxed)
+    }
+
+    /// Notes a measurement.
+    pub fn measured(&self, pages: u64) {
+        self.used.store(pages as i64, Ordering::Relaxed);
+        self.peak.fetch_max(pages, Ordering::Relaxed);
+        self.exceeded.fetch_max(pages.saturating_sub(self.limit), Ordering::Relaxed);
+    }
+
+    /// Notes pages that we took from the kernel (or gave back, when negative).
+    pub fn took(&self, pages: i64) {
+        self.used.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Notes the pages that the store occupies.
+    pub fn stores(&self, pages: u64) {
+        self.stored.store(pages, Ordering::Relaxed);
+    }
+
+    /// Whether the store takes so much of the limit that density matters more than speed.
+    #[must_use]
+    pub fn wants_density(&self) -> bool {
+        self.stored.load(Ordering::Relaxed) > self.limit * 9 / 20
+    }
+
+    /// Whether the program has more resident than [`FLOOR`].
+    #[must_use]
+    pub fn above_floor(&self) -> bool {
+        self.used() > self.stored.load(Ordering::Relaxed) + FLOOR
+    }
+
+    /// Pages left until everything must be registered; 0 when it is time.
+    #[must_use]
+    pub fn until_armed(&self) -> u64 {
+        let reserve = (self.limit / 8).max(8 * MIB).min(self.limit / 2);
+        (self.limit - reserve).saturating_sub(self.used())
+    }
+
+    /// Whether evictors should start.
+    #[must_use]
+    pub fn wants_eviction(&self) -> bool {
+        self.used() + 2 * self.slack > self.limit
+    }
+
+    /// Whether evictors should go on.
+    #[must_use]
+    pub fn wants_more_eviction(&self) -> bool {
+        self.used() + 3 * self.slack > self.limit
+    }
+
+    /// Whether `pages` more have to wait for an eviction.
+    #[must_use]
+    pub fn must_wait(&self, pages: u64) -> bool {
+        self.used() + pages + self.slack > self.limit
+    }
+
+    /// Growth that may stay unregistered, in pages: registering every small step would leave a
+    /// mapping for each.
+    #[must_use]
+    pub fn unregistered_allowance(&self) -> u64 {
+        (self.limit / 128).max(MIB)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_levels_are_in_order_at_every_limit() {
+        for limit in (0..30).map(|n| 32 * MIB << n.min(16)) {
+            let budget = Budget::new(limit);
+            let first = |reached: &dyn Fn(&Budget) -> bool| {
+                let (mut low, mut high) = (0, limit);
+                while low < high {
+                    let middle = (low + high) / 2;
+                    budget.measured(middle);
+                    if reached(&budget) { high = middle } else { low = middle + 1 }
+                }
+                low
+            };
+            let arm = first(&|b| b.until_armed() == 0);
+            let to = first(&Budget::wants_more_eviction);
+            let at = first(&Budget::wants_eviction);
+            let wait = first(&|b| b.must_wait(0));
+            assert!(0 < arm && arm <= to && to < at && at < wait && wait < limit, "{limit}");
+        }
+    }
+
+    #[test]
+    fn what_the_store_takes_is_not_the_programs() {
+        let budget = Budget::new(32 * MIB);
+        budget.measured(20 * MIB);
+        budget.stores(10 * MIB);
+        assert!(budget.above_floor() && !budget.wants_density());
+        budget.stores(17 * MIB);
+        assert!(!budget.above_floor() && budget.wants_density());
+    }
+
+    #[test]
+    fn what_is_past_the_limit_is_remembered() {
+        let budget = Budget::new(32 * MIB);
+        budget.measured(33 * MIB);
+        budget.measured(10 * MIB);
+        budget.took(5);
+        assert_eq!(budget.exceeded(), MIB);
+        assert_eq!(budget.peak(), 33 * MIB);
+        assert_eq!(budget.used(), 10 * MIB + 5);
+    }
+}

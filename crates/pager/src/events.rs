@@ -1,0 +1,132 @@
+//! What happens to ranges: discarded, unmapped, moved.
+//!
+//! The thread of the program that makes such a call waits until its event is read, and while one is
+//! unread every MOVE and COPY of ours fails. So an event is read and applied with the gate shut:
+//! whoever takes pages or answers faults sees the table from before, and fails, or from after.
+//!
+//! A discard is told *before* it happens, and no delay is long enough to be sure that it has. So
+//! its pages that are present are marked `Leaving`: they are not taken until they were seen absent
+//! or a fault brought new contents.
+
+use crate::pager::{Pager, Worker};
+use crate::regions::Span;
+use crate::serve::Fault;
+use crate::table::{Cell, Place, Word};
+use octavo_page::PAGE_SIZE;
+use octavo_sys::task;
+use octavo_sys::uffd::Event;
+
+impl Pager {
+    /// Reads everything there is to read: applies events, queues faults.
+    pub fn read_events(&self, worker: &mut Worker) {
+        let _gate = self.gate.write();
+        loop {
+            let mut events = [const { None }; 16];
+            let Ok(read) = self.program.read(&mut events) else {
+                self.die("the userfaultfd cannot be read")
+            };
+            if read.is_empty() {
+                return;
+            }
+            for event in read.iter().flatten() {
+                self.apply(worker, event);
+            }
+        }
+    }
+
+    /// While an event is unread nothing goes on, nor before the thread that waited for its reading
+    /// has run: whoever reads events does, and everybody lets others run.
+    pub(crate) fn catch_up(&self, worker: &mut Worker) {
+        if worker.reads_events {
+            self.read_events(worker);
+        }
+        task::yield_now();
+    }
+
+    fn apply(&self, worker: &mut Worker, event: &Event) {
+        if !matches!(event, Event::Fault { .. }) {
+            self.counters.events.add(1);
+        }
+        match event {
+            Event::Fault { address, write, thread } => {
+                let page = address & !(PAGE_SIZE - 1);
+                let fault = Fault { page, write: *write, thread: *thread };
+                if worker.faults.push(fault).is_none() {
+                    // No room: the thread looks again, and is told of again.
+                    self.program.wake(page);
+                }
+            }
+            Event::Remove(span) => self.removed(span),
+            Event::Unmap(span) => {
+                self.unmapped.add((span.len() / PAGE_SIZE) as u64);
+                self.regions.lock().remove(span.clone());
+                self.table.for_each(span.clone(), |_, cell| self.forget(cell));
+            }
+            Event::Remap { from, to, len } => self.moved(*from, *to, *len),
+            Event::Fork { uffd } => self.forked(worker, *uffd),
+        }
+    }
+
+    /// The contents of `span` are nobody's any more.
+    fn removed(&self, span: &Span) {
+        self.table.for_each(span.clone(), |_, cell| self.forget(cell));
+        let marked = self.program.present(span.clone(), |page| {
+            match self.table.get_or_make(page) {
+                Ok(cell) => drop(cell.replace(Word::new(Place::Leaving))),
+                // What cannot be marked must not be taken at all.
+                Err(_) => self.regions.lock().remove(page..page + PAGE_SIZE),
+            }
+        });
+        if marked.is_err() {
+            self.regions.lock().remove(span.clone());
+        }
+    }
+
+    fn forget(&self, cell: Cell<'_>) {
+        if let Place::Stored(slot) | Place::Kept(slot) = cell.replace(Word::FRESH).place() {
+            self.store.free(&[slot]);
+        }
+    }
+
+    /// `len` bytes have moved, and what we know of their pages moves after them.
+    fn moved(&self, from: usize, to: usize, len: usize) {
+        let mut lost = false;
+        self.table.for_each(from..from + len, |at, cell| {
+            let word = cell.load();
+            if word == Word::FRESH {
+                return;
+            }
+            let address = at - from + to;
+            let Ok(target) = self.table.get_or_make(address) else {
+                lost = true;
+                return;
+            };
+            self.forget(target);
+            self.move_word(cell, target, word, address);
+        });
+        if lost {
+            self.die("no table is left for the addresses that memory was moved to");
+        }
+        self.unmapped.add((len / PAGE_SIZE) as u64);
+        let mut regions = self.regions.lock();
+        regions.remove(from..from + len);
+        // A full list only means that these pages are evicted no more.
+        let _ = regions.add(to..to + len);
+    }
+
+    /// Moves `word` from one cell to another. An evictor may be settling a parked page at this
+    /// moment: it looks at the old cell, then for the page's address, then at the new cell. So the
+    /// new cell is right before the address says so, and both are before the old cell is cleared.
+    fn move_word(&self, from: Cell<'_>, to: Cell<'_>, mut word: Word, address: usize) {
+        loop {
+            to.replace(word);
+            if let Place::Parked(at) = word.place() {
+                self.note_parked_address(at, address);
+            }
+            match from.change(word, Word::FRESH) {
+                Ok(()) => return,
+                Err(found) => word = found,
+            }
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! Taking cold pages out of the program and storing them.
+//!
+//! ```text
+//!   pick    a run of pages that the sweep finds cold              gate shut
+//!   take    MOVE them to staging, mark each Parked                gate shut
+//!   store   clean ones: their old copy is good again              gate open
+//!           others: compressed, in units where all pages are there
+//!           what does not compress goes back
+//!   empty   frames to the kernel, once no server can be looking   gate shut for an instant
+//! ```
+//! While pages are parked the program may want one back (a server copies it out of staging and
+//! changes its word) or discard it (an event changes its word): whoever changes the word from
+//! `Parked` owns the outcome, and an evictor that comes too late frees the slot it has filled.
+//!
+//! The sweep goes through the registered ranges in order of address and passes over a megabyte much
+//! of which was brought back since it last came by: second chance, with faults as the proof of
+//! heat. It takes long runs, cold and hot together, because one MOVE costs one TLB shootdown.
+
+use crate::pager::{Pager, Tier, Worker};
+use crate::program::{BATCH, Brought, Held};
+use crate::regions::{Regions, Span};
+use crate::table::{Place, Word};
+use core::time::Duration;
+use octavo_page::sync::atomic::{AtomicU32, Ordering};
+use octavo_page::{PAGE_SIZE, SlotId, Unit};
+use octavo_store::PutError;
+use octavo_sys::{Errno, task};
+
+/// Objects that compaction may move after each batch.
+const COMPACT_MOVES: usize = 256;
+
+/// Folios handed to the store in one call, at most.
+const PUT_AT_ONCE: usize = 32;
+
+/// Where the sweep is.
+#[derive(Debug, Default)]
+pub struct Sweep {
+    at: usize,
+    /// Bytes gone through since a page was last freed.
+    idle: usize,
+    /// Whether pages that did not compress are tried again in this round, and since when not.
+    retries_dense: bool,
+    dense_tried: Duration,
+    /// After a round without success: nobody tries before that time, and the pause grows.
+    rests_until: Duration,
+    rest: Duration,
+}
+
+impl Sweep {
+    fn start_round(&mut self) {
+        self.at = 0;
+        let now = task::now();
+        self.retries_dense = now.saturating_sub(self.dense_tried) > DENSE_RETRY;
+        if self.retries_dense {
+            self.dense_tried = now;
+        }
+    }
+
+    fn succeed(&mut self) {
+        self.idle = 0;
+        self.rest = Duration::ZERO;
+    }
+
+    fn fail(&mut self) {
+        self.idle = 0;
+        self.rest = (self.rest * 2).clamp(SHORTEST_REST, LONGEST_REST);
+        self.rests_until = task::now() + self.rest;
+    }
+}
+
+/// Pages brought back since the last round that make a batch's range hot: an eighth of it.
+const HOT: usize = BATCH / 8;
+
+/// Pages that did not compress are tried again after this time.
+const DENSE_RETRY: Duration = Duration::from_secs(10);
+
+/// Pauses after the sweep went round for nothing.
+const SHORTEST_REST: Duration = Duration::from_millis(20);
+const LONGEST_REST: Duration = Duration::from_secs(1);
+
+/// What one step of eviction came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Evicted {
+    /// This many pages went back to the kernel.
+    Pages(usize),
+    /// Nothing yet, but there is more to look at.
+    Nothing,
+    /// The sweep has gone through everything without freeing a page.
+    Stuck,
+}
+
+/// The pages of one batch, between being taken and being stored.
+struct Batch<'a> {
+    staging: Held<'a>,
+    /// Number of the first page of the staging area, as in [`Place::Parked`].
+    base: u32,
+    start: usize,
+    /// Pages gone through, present or not.
+    pages: usize,
+    /// What each page was; `None` where there was none, and once it is settled.
+    was: [Option<Place>; BATCH],
+    freed: usize,
+}
+
+impl Batch<'_> {
+    const fn address(&self, at: usize) -> usize {
+        self.start + at * PAGE_SIZE
+    }
+
+    /// Whether page number `at` starts a unit whose pages were all taken and are still to be stored.
+    fn has_unit(&self, at: usize, unit: Unit) -> bool {
+        let pages = at..at + unit.pages();
+        pages.end <= self.pages
+            && self.address(at).is_multiple_of(unit.bytes())
+            && self.was[pages].iter().all(Option::is_some)
+    }
+
+    fn parked(&self, at: usize) -> Word {
+        Word::new(Place::Parked(self.base + at as u32))
+    }
+}
+
+impl Pager {
+    /// Takes one batch of cold pages out and stores it.
+    pub fn evict_step(&self, worker: &mut Worker) -> Evicted {
+        if self.is_stuck() && task::now() < self.sweep.lock().rests_until {
+            return Evicted::Stuck;
+        }
+        let Some(staging) = self.staging_of(worker.number).hold() else { return Evicted::Nothing };
+        let base = (worker.number * BATCH) as u32;
+        let mut batch =
+            Batch { staging, base, start: 0, pages: 0, was: [None; BATCH], freed: 0 };
+        let swept = self.take_batch(&mut batch);
+        if batch.pages > 0 {
+            self.store_batch(worker, &mut batch);
+            drop(self.gate.write()); // whoever found a page parked here is done with it now
+            self.program.empty(&batch.staging, batch.pages);
+            self.budget.took(-(batch.freed as i64));
+        }
+        self.progress(swept, batch.freed)
+    }
+
+    fn progress(&self, swept: usize, freed: usize) -> Evicted {
+        let managed = self.regions.lock().bytes();
+        let mut sweep = self.sweep.lock();
+        if freed > 0 {
+            sweep.succeed();
+            self.note_stuck(false);
+            return Evicted::Pages(freed);
+        }
+        sweep.idle = sweep.idle.saturating_add(swept);
+        // Twice round: the first time may only have cleared marks.
+        if sweep.idle > 2 * managed + 2 * BATCH * PAGE_SIZE {
+            sweep.fail();
+            self.note_stuck(true);
+            return Evicted::Stuck;
+        }
+        Evicted::Nothing
+    }
+
+    /// Fills `batch` with the next cold run; gives the bytes the sweep went over.
+    fn take_batch(&self, batch: &mut Batch<'_>) -> usize {
+        let gate = self.gate.write();
+        let (run, swept) = self.next_cold_run();
+        let Some(run) = run else { return swept };
+        if self.make_cells(&run).is_err() {
+            return swept;
+        }
+        let (pages, stopped) = self.program.take(run.clone(), &batch.staging);
+        (batch.start, batch.pages) = (run.start, pages);
+        self.mark_parked(batch);
+        drop(gate);
+        match stopped {
+            // An event is unread: the caller catches up before the sweep comes here again.
+            Some(Errno::EAGAIN) => self.sweep.lock().at = run.start + pages * PAGE_SIZE,
+            // Pinned, shared after a fork, or locked: pass over the page.
+            Some(_) => self.sweep.lock().at = run.start + (pages + 1) * PAGE_SIZE,
+            None => {}
+        }
+        swept
+    }
+
+    fn make_cells(&self, run: &Span) -> Result<(), crate::table::TableFull> {
+        self.table.get_or_make(run.start)?;
+        self.table.get_or_make(run.end - 1).map(|_| ())
+    }
+
+    /// Marks what was really there. The gate is shut: no word changes but those we change.
+    fn mark_parked(&self, batch: &mut Batch<'_>) {
+        let (start, base) = (batch.start, batch.base);
+        let (was, batch_staging) = (&mut batch.was, &*batch.staging);
+        let scan = self.program.taken(batch_staging, batch.pages, |at| {
+            let Some(cell) = self.table.get(start + at * PAGE_SIZE) else { return };
+            let parked = Word::new(Place::Parked(base + at as u32));
+            batch_staging.note_address(at, start + at * PAGE_SIZE);
+            was[at] = Some(cell.replace(parked).place());
+        });
+        assert!(scan.is_ok(), "the pages taken could not be listed: {scan:?}");
+    }
+
+    /// The next run of pages worth taking, at most a batch, and the bytes passed on the way.
+    fn next_cold_run(&self) -> (Option<Span>, usize) {
+        let regions = self.regions.lock();
+        let mut sweep = self.sweep.lock();
+        let mut swept = 0;
+        while swept < 64 * BATCH * PAGE_SIZE {
+            let Some(range) = self.next_range(&regions, &mut sweep) else { break };
+            let run = self.cold_part(&range, sweep.retries_dense);
+            let end = run.as_ref().map_or(range.end, |r| r.end);
+            swept += end - range.start;
+            sweep.at = end;
+            if run.is_some() {
+                return (run, swept);
+            }
+        }
+        // No region at all counts as having gone round.
+        (None, if regions.bytes() == 0 { usize::MAX } else { swept })
+    }
+
+    /// The next registered range behind the sweep that can be taken in one go: inside one mapping
+    /// that is writable now, at most a batch, not across a batch's alignment.
+    fn next_range(&self, regions: &Regions, sweep: &mut Sweep) -> Option<Span> {
+        for _ in 0..1024 {
+            let Some(region) = regions.at_or_after(sweep.at) else {
+                if sweep.at == 0 {
+                    return None;
+                }
+                sweep.start_round();
+                continue;
+            };
+            let mapping = self.maps.writable_from(region.start).ok().flatten()?;
+            let start = region.start.max(mapping.span.start);
+            let aligned = (start / (BATCH * PAGE_SIZE) + 1) * BATCH * PAGE_SIZE;
+            let end = region.end.min(mapping.span.end).min(aligned);
+            if mapping.manageable && start < end {
+                return Some(start..end);
+            }
+            sweep.at = region.end.min(mapping.span.end).max(region.start + PAGE_SIZE);
+            if mapping.span.start >= region.end {
+                sweep.at = region.end;
+            }
+        }
+        None
+    }
+
+    /// The first run of `range` to take. A range of which many pages were brought back since the
+    /// sweep last came by is hot: it loses its marks and is passed over this time. Pages that do
+    /// not compress, and those still leaving, are always passed over.
+    fn cold_part(&self, range: &Span, retry_dense: bool) -> Option<Span> {
+        let (mut recent, mut start, mut end) = (0, range.start, range.end);
+        self.table.for_each(range.clone(), |at, cell| {
+            let word = cell.load();
+            if word == Word::FRESH {
+                return;
+            }
+            recent += usize::from(word.is_recent());
+            let stays = self.must_stay(at, word, retry_dense);
+            let cleared = match word.place() {
+                Place::Leaving if !stays => Word::FRESH,
+                _ if stays => word.cooled(),
+                _ => word.unmarked(),
+            };
+            // A word that changed meanwhile was touched, which is what the mark says anyway.
+            let _ = cell.change(word, cleared);
+            if stays && at == start {
+                start += PAGE_SIZE;
+            } else if stays {
+                end = end.min(at);
+            }
+        });
+        (recent < HOT && start < end).then_some(start..end)
+    }
+
+    fn must_stay(&self, at: usize, word: Word, retry_dense: bool) -> bool {
+        match word.place() {
+            // Once it is gone, only a fault that we answer can bring new contents.
+            Place::Leaving => self.program.is_present(at),
+            _ => word.is_dense() && !retry_dense,
+        }
+    }
+
+    /// Stores the pages of `batch`, or puts them back: first the units whose pages are all there,
+    /// then page by page what is left, also of units that do not compress as a whole.
+    fn store_batch(&self, worker: &mut Worker, batch: &mut Batch<'_>) {
+        self.settle_clean(batch);
+        let Tier { codec, unit: largest } = self.tier();
+        for unit in Unit::ALL.into_iter().rev().filter(|unit| *unit <= largest) {
+            self.store_units(worker, batch, Tier { codec, unit });
+        }
+    }
+
+    fn store_units(&self, worker: &mut Worker, batch: &mut Batch<'_>, tier: Tier) {
+        let (how, unit) = (self.how(tier), tier.unit);
+        let staging = batch.staging.area();
+        let mut at = 0;
+        while at < batch.pages {
+            let mut first = [0usize; PUT_AT_ONCE];
+            let mut folios: [&[u8]; PUT_AT_ONCE] = [&[]; PUT_AT_ONCE];
+            let mut n = 0;
+            while at < batch.pages && n < folios.len() {
+                if batch.has_unit(at, unit) {
+                    (first[n], folios[n]) = (at, self.staged(staging, at, unit.pages()));
+                    n += 1;
+                    at += unit.pages();
+                } else {
+                    at += 1;
+                }
+            }
+            let mut outcomes = [Err(PutError::OutOfSlots); PUT_AT_ONCE];
+            self.store.put(&mut worker.scratch, how, &folios[..n], &mut outcomes[..n]);
+            for (first, outcome) in first.into_iter().zip(outcomes).take(n) {
+                match outcome {
+                    Ok(slot) => self.settle_stored(batch, first, unit, slot),
+                    Err(why) if unit == Unit::K4 => self.settle_refused(worker, batch, first, why),
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+
+    /// Pages that came back and were not written since: their slot is good again.
+    fn settle_clean(&self, batch: &mut Batch<'_>) {
+        for at in 0..batch.pages {
+            let Some(Place::Kept(slot) | Place::Stored(slot)) = batch.was[at] else { continue };
+            if !self.store.matches(slot, self.staged(&batch.staging, at, 1)) {
+                self.store.free(&[slot]);
+                batch.was[at] = Some(Place::Fresh);
+                continue;
+            }
+            batch.was[at] = None;
+            batch.freed += 1;
+            if self.settle(batch, at, Word::new(Place::Stored(slot))) {
+                self.counters.clean_evictions.add(1);
+            } else {
+                self.store.free(&[slot]);
+            }
+        }
+    }
+
+    fn settle_stored(&self, batch: &mut Batch<'_>, first: usize, unit: Unit, slot: SlotId) {
+        batch.freed += unit.pages();
+        for page in 0..unit.pages() {
+            let slot = slot.offset(page as u32);
+            batch.was[first + page] = None;
+            if self.settle(batch, first + page, Word::new(Place::Stored(slot))) {
+                self.counters.evictions.add(1);
+            } else {
+                self.store.free(&[slot]);
+            }
+        }
+    }
+
+    /// What the store does not take goes back where it was.
+    fn settle_refused(
+        &self,
+        worker: &mut Worker,
+        batch: &mut Batch<'_>,
+        at: usize,
+        why: PutError,
+    ) {
+        batch.was[at] = None;
+        self.put_back(worker, batch, at, why == PutError::DoesNotFit);
+        self.counters.put_back.add(1);
+    }
+
+    /// Changes the word of a parked page to `to`; false when it is parked no more. A page that is
+    /// moved meanwhile (see [`crate::events`]) is looked for at its new address.
+    fn settle(&self, batch: &Batch<'_>, at: usize, to: Word) -> bool {
+        let mut address = batch.staging.address_of(at);
+        loop {
+            let cell = self.table.get(address);
+            if cell.is_some_and(|cell| cell.change(batch.parked(at), to).is_ok()) {
+                return true;
+            }
+            let now = batch.staging.address_of(at);
+            if now == address {
+                return false;
+            }
+            address = now;
+        }
+    }
+
+    fn put_back(&self, worker: &mut Worker, batch: &Batch<'_>, at: usize, dense: bool) {
+        let parked = batch.parked(at);
+        let back = if dense { Word::FRESH.dense() } else { Word::FRESH.recent() };
+        loop {
+            let gate = self.gate.read();
+            let address = batch.staging.address_of(at);
+            if self.table.word(address) != parked {
+                return; // brought back by a server, or discarded
+            }
+            let brought = match self.program.put_back(&batch.staging, at, address) {
+                // The range may have become read-only, where only a copy can go.
+                Brought::Gone => self.program.bring(address, self.staged(&batch.staging, at, 1)),
+                other => other,
+            };
+            match brought {
+                Brought::All => {
+                    self.settle(batch, at, back);
+                    return;
+                }
+                Brought::Stale | Brought::NoMemory => {
+                    drop(gate);
+                    self.catch_up(worker);
+                }
+                // There: a server is just bringing it. Gone: so is the process.
+                Brought::There(_) | Brought::Gone => return,
+            }
+        }
+    }
+
+    /// Compacts the pool a little: without it a job that churns does not fit.
+    fn tidy(&self) {
+        if self.budget.wants_eviction() {
+            self.store.compact(COMPACT_MOVES);
+        }
+    }
+
+    /// The life of an evictor: sleeps until the budget wants it, works until it does not.
+    pub fn run_evictor(&self, worker: &mut Worker) -> ! {
+        loop {
+            while self.budget.wants_more_eviction() && self.is_armed() {
+                match self.evict_step(worker) {
+                    Evicted::Pages(_) => self.tidy(),
+                    Evicted::Nothing => self.catch_up(worker),
+                    Evicted::Stuck => break,
+                }
+            }
+            self.tidy();
+            self.bell.wait();
+        }
+    }
+}
+
+/// Rings when there is work for evictors.
+#[derive(Debug, Default)]
+pub struct Bell(AtomicU32);
+
+impl Bell {
+    const SLEEPING: u32 = 1;
+
+    /// Waits for [`Bell::ring`], at most a while.
+    pub fn wait(&self) {
+        self.0.store(Self::SLEEPING, Ordering::SeqCst);
+        task::futex_wait(&self.0, Self::SLEEPING, core::time::Duration::from_millis(20));
+    }
+
+    /// Wakes whoever sleeps; costs a system call only then.
+    pub fn ring(&self) {
+        if self.0.swap(0, Ordering::SeqCst) == Self::SLEEPING {
+            task::futex_wake(&self.0);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The pager: everything that its servers, evictors and watch share.
+//!
+//! Locks, in the order they are taken: the gate, the regions, the sweep. The store and the pool
+//! have locks of their own inside, taken after these. Nothing else is held while waiting.
+
+use crate::arena::PoolArena;
+use crate::budget::Budget;
+use crate::evict::{Bell, Sweep};
+use crate::program::{BATCH, Program, Staging};
+use crate::regions::Regions;
+use crate::serve::{Fault, RUN, Stream};
+use crate::stats::{Counter, Counters};
+use crate::table::Table;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use octavo_codec::Codec;
+use octavo_page::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use octavo_page::sync::{Mutex, RwLock};
+use octavo_page::{PAGE_SIZE, Unit};
+use octavo_store::{How, Scratch, Store};
+use octavo_sys::file::{Fd, Text};
+use octavo_sys::maps::Maps;
+use octavo_sys::task;
+
+/// Evictors, at most: more than the CPUs would only wait for each other.
+pub const MAX_EVICTORS: usize = 4;
+
+/// Workers that hold staging areas: the server and the evictors.
+pub const WORKERS: usize = 1 + MAX_EVICTORS;
+
+/// Faults read and not yet answered, at most: one for each thread that waits.
+const QUEUE: usize = 256;
+
+/// How a job is to be run.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Bytes that the job may occupy.
+    pub limit: u64,
+    /// End the job rather than go over the limit.
+    pub strict: bool,
+    /// What pages are compressed with as long as there is room.
+    pub fast: Tier,
+    /// What they are compressed with when the store takes much of the limit.
+    pub dense: Tier,
+    /// CPUs that this process may use.
+    pub cpus: usize,
+}
+
+/// A way to compress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tier {
+    /// What compresses.
+    pub codec: Codec,
+    /// What is compressed as one.
+    pub unit: Unit,
+}
+
+/// What all helpers share.
+pub struct Pager {
+    pub(crate) config: Config,
+    pub(crate) program: Program,
+    pub(crate) maps: Maps,
+    /// Shut (written) while pages are taken and events applied; open (read) while faults are
+    /// answered.
+    pub(crate) gate: RwLock<()>,
+    pub(crate) table: Table,
+    pub(crate) regions: Mutex<Regions>,
+    pub(crate) sweep: Mutex<Sweep>,
+    pub(crate) store: Store<PoolArena>,
+    pub(crate) budget: Budget,
+    pub(crate) counters: Counters,
+    pub(crate) bell: Bell,
+    pub(crate) last_thread: LastThread,
+    /// Pages of registered ranges that were unmapped so far.
+    pub(crate) unmapped: Counter,
+    stuck: AtomicBool,
+    stagings: Box<[Staging]>,
+    armed: AtomicBool,
+    pub(crate) target: Fd,
+}
+
+/// The thread that faulted last, for the watch that places servers.
+#[derive(Debug, Default)]
+pub struct LastThread(AtomicU32);
+
+impl LastThread {
+    pub(crate) fn store(&self, thread: u32) {
+        self.0.store(thread, Ordering::Relaxed);
+    }
+
+    pub(crate) fn take(&self) -> Option<u32> {
+        Some(self.0.swap(0, Ordering::Relaxed)).filter(|t| *t != 0)
+    }
+}
+
+/// What one helper has for itself: memory to compress and decode in, made once.
+pub struct Worker {
+    pub(crate) number: usize,
+    pub(crate) scratch: Scratch,
+    /// What a run of stored pages is decoded into.
+    pub(crate) run: Box<[u8]>,
+    pub(crate) stream: Stream,
+    pub(crate) page: Box<[u8]>,
+    pub(crate) faults: Queue,
+    /// Whether this is the server that reads events.
+    pub(crate) reads_events: bool,
+    /// Where the last run of fresh pages ended: a write there goes on in order.
+    pub(crate) fresh_end: usize,
+}
+
+impl Worker {
+    /// The worker with this number, below [`WORKERS`]; number 0 reads the events.
+    #[must_use]
+    pub fn new(number: usize, config: &Config) -> Self {
+        Self {
+            number,
+            scratch: Scratch::new(&[config.fast.codec, config.dense.codec]),
+            run: alloc::vec![0; RUN * PAGE_SIZE].into_boxed_slice(),
+            stream: Stream::default(),
+            page: alloc::vec![0; PAGE_SIZE].into_boxed_slice(),
+            faults: Queue::default(),
+            reads_events: number == 0,
+            fresh_end: 0,
+        }
+    }
+}
+
+/// Faults read and not yet answered, in order.
+#[derive(Debug)]
+pub struct Queue {
+    faults: [Option<Fault>; QUEUE],
+    first: usize,
+    len: usize,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self { faults: [None; QUEUE], first: 0, len: 0 }
+    }
+}
+
+impl Queue {
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds a fault, if there is room.
+    pub(crate) fn push(&mut self, fault: Fault) -> Option<()> {
+        if self.len == QUEUE {
+            return None;
+        }
+        self.faults[(self.first + self.len) % QUEUE] = Some(fault);
+        self.len += 1;
+        Some(())
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Fault> {
+        let fault = self.faults[self.first].take()?;
+        self.first = (self.first + 1) % QUEUE;
+        self.len -= 1;
+        Some(fault)
+    }
+}
+
+/// Parts that are made before the pager.
+pub struct Parts {
+    /// Access to the program's memory.
+    pub program: Program,
+    /// The list of its mappings.
+    pub maps: Maps,
+    /// Where pages go.
+    pub store: Store<PoolArena>,
+    /// The process that is managed.
+    pub target: Fd,
+}
+
+/// Registered ranges, at most; the kernel allows a process 65,530 mappings.
+const MAX_REGIONS: usize = 32 << 10;
+
+/// Leaves of the table: 512 GiB of addresses.
+const MAX_LEAVES: usize = 32 << 10;
+
+impl Pager {
+    /// A pager that manages nothing yet.
+    ///
+    /// # Errors
+    /// When the staging areas cannot be made.
+    pub fn new(config: Config, parts: Parts) -> octavo_sys::Result<Self> {
+        let Parts { program, maps, store, target } = parts;
+        let stagings: Result<Vec<_>, _> = (0..WORKERS).map(|_| program.staging()).collect();
+        Ok(Self {
+            config,
+            program,
+            maps,
+            gate: RwLock::new(()),
+            table: Table::new(MAX_LEAVES),
+            regions: Mutex::new(Regions::new(MAX_REGIONS)),
+            sweep: Mutex::new(Sweep::default()),
+            store,
+            budget: Budget::new(config.limit / PAGE_SIZE as u64),
+            counters: Counters::default(),
+            bell: Bell::default(),
+            last_thread: LastThread::default(),
+            unmapped: Counter::default(),
+            stuck: AtomicBool::new(false),
+            stagings: stagings?.into_boxed_slice(),
+            armed: AtomicBool::new(false),
+            target,
+        })
+    }
+
+    /// Whether everything is registered.
+    #[must_use]
+    pub fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Acquire)
+    }
+
+    /// Whether the last round of the sweep found nothing to evict.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_stuck(&self, stuck: bool) {
+        self.stuck.store(stuck, Ordering::Relaxed);
+    }
+
+    pub(crate) fn arm(&self) {
+        self.armed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn staging_of(&self, worker: usize) -> &Staging {
+        &self.stagings[worker]
+    }
+
+
+    pub(crate) fn note_parked_address(&self, parked: u32, address: usize) {
+        self.stagings[parked as usize / BATCH].note_address(parked as usize % BATCH, address);
+    }
+
+    /// How pages are compressed at present.
+    pub(crate) fn tier(&self) -> Tier {
+        if self.budget.wants_density() { self.config.dense } else { self.config.fast }
+    }
+
+    /// How a batch is stored by `codec` in units of `unit`: they must shrink by an eighth.
+    pub(crate) fn how(&self, Tier { codec, unit }: Tier) -> How {
+        let fits_in = unit.bytes() / 8 * 7;
+        How { codec, unit, cpu: task::cpu() % self.config.cpus, fits_in }
+    }
+
+    /// Ends the program and ourselves with a message: going on would mean wrong contents.
+    pub(crate) fn die(&self, why: &str) -> ! {
+        let mut line = Text::<256>::new();
+        let _ = core::fmt::write(&mut line, format_args!("octavo: {why}; the program is ended\n"));
+        self.say(line.as_bytes());
+        let _ = task::kill(&self.target);
+        task::exit_group(125)
+    }
+
+    /// Writes a line to the program's standard error, if that takes it without waiting.
+    pub(crate) fn say(&self, line: &[u8]) {
+        const STDERR: i32 = 2;
+        if let Ok(stderr) = task::borrow_fd(&self.target, STDERR)
+            && stderr.is_writable()
+        {
+            let _ = stderr.write_all(line);
+        }
+    }
+
+    pub(crate) fn say_lost(&self, page: usize) {
+        let mut line = Text::<256>::new();
+        let _ = core::fmt::write(
+            &mut line,
+            format_args!(
+                "octavo: the stored copy of the page at {page:#x} is damaged; the page is lost, \
+                 and touching it raises SIGBUS\n"
+            ),
+        );
+        self.say(line.as_bytes());
+    }
+}

@@ -1,0 +1,323 @@
+//! The program's memory: how pages leave it and how they come back.
+//!
+//! This is the seam to the machine. What is decided about pages lies elsewhere; whoever wants other
+//! ways for a page to leave (copy and discard) or for a fault to arrive replaces this file.
+//!
+//! ```text
+//!   program's range ──MOVE──► staging ──MOVE──► bin ──discard──► kernel
+//!        ▲                       │
+//!        └───COPY (a restore) or MOVE (a page nobody could store)
+//! ```
+//! Taken pages are the program's own frames, which somebody may still hold by other means (a pipe
+//! after `vmsplice`). So they are read, and then given back to the kernel; they are never written.
+//!
+//! Staging is registered with the program's userfaultfd, so that a MOVE out fails while an event is
+//! unread. The bin is registered with another one that has no events, so that discarding it does
+//! not wait for ourselves.
+#![allow(unsafe_code)] // moves page tables, and reads memory by address
+
+use crate::regions::Span;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use octavo_page::PAGE_SIZE;
+use octavo_sys::file::Fd;
+use octavo_sys::memory::Reserve;
+use octavo_sys::scan::{PageMap, Run};
+use octavo_sys::uffd::{Event, Stopped, Uffd, feature};
+use octavo_sys::{Errno, Result};
+
+/// Pages taken out at once, at most: 1 MiB. One MOVE costs one TLB shootdown whatever its length.
+pub const BATCH: usize = 256;
+
+/// What must be there for a program to be managed.
+pub const FEATURES: u64 = feature::FORK
+    | feature::REMAP
+    | feature::REMOVE
+    | feature::UNMAP
+    | feature::THREAD_ID
+    | feature::POISON
+    | feature::MOVE;
+
+/// What came of bringing a page back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Brought {
+    /// All of it is there now, and who waited is awake.
+    All,
+    /// This many pages; then one was there already.
+    There(usize),
+    /// An event is unread: what we know may be out of date. Read it, then look again.
+    Stale,
+    /// The range is no longer registered, or the process is gone.
+    Gone,
+    /// The kernel has no memory for it.
+    NoMemory,
+}
+
+impl Brought {
+    fn of(outcome: core::result::Result<(), Stopped>) -> Self {
+        match outcome {
+            Ok(()) => Self::All,
+            Err(Stopped { done, errno: Errno::EEXIST }) => Self::There(done / PAGE_SIZE),
+            Err(Stopped { errno: Errno::EAGAIN, .. }) => Self::Stale,
+            Err(Stopped { errno: Errno::ENOMEM, .. }) => Self::NoMemory,
+            Err(_) => Self::Gone,
+        }
+    }
+}
+
+/// The program's memory.
+#[derive(Debug)]
+pub struct Program {
+    uffd: Uffd,
+    bin: Uffd,
+    page_map: PageMap,
+}
+
+impl Program {
+    /// Opens what it takes.
+    ///
+    /// # Errors
+    /// As of [`Uffd::open`] and [`PageMap::open`].
+    pub fn open() -> Result<Self> {
+        Ok(Self {
+            uffd: Uffd::open(FEATURES)?,
+            bin: Uffd::open(feature::MOVE)?,
+            page_map: PageMap::open()?,
+        })
+    }
+
+    /// Readable when there is something to [`Program::read`].
+    #[must_use]
+    pub const fn fd(&self) -> &Fd {
+        self.uffd.fd()
+    }
+
+    /// Faults and events, oldest faults first; empty when there is nothing.
+    ///
+    /// # Errors
+    /// None but bugs.
+    pub fn read<'a>(&self, events: &'a mut [Option<Event>]) -> Result<&'a [Option<Event>]> {
+        self.uffd.read(events)
+    }
+
+    /// Has faults of `span` come to us from now on.
+    ///
+    /// # Errors
+    /// As of [`Uffd::register`].
+    pub fn register(&self, span: Span) -> Result<()> {
+        self.uffd.register(span)
+    }
+
+    /// Copies `from` to the missing pages at `to`.
+    pub fn bring(&self, to: usize, from: &[u8]) -> Brought {
+        Brought::of(self.uffd.copy(to, from))
+    }
+
+    /// Has the page at `address` read as zeros, without memory of its own until it is written.
+    pub fn bring_zero(&self, address: usize) -> Brought {
+        Brought::of(self.uffd.zero(address..address + PAGE_SIZE))
+    }
+
+    /// Wakes who waits for the page at `address`; they look again.
+    pub fn wake(&self, address: usize) {
+        // Fails only when the range is gone, and then nobody waits.
+        let _ = self.uffd.wake(address..address + PAGE_SIZE);
+    }
+
+    /// Makes the missing page at `address` one that raises SIGBUS.
+    pub fn poison(&self, address: usize) -> Brought {
+        Brought::of(self.uffd.poison(address..address + PAGE_SIZE))
+    }
+
+    /// Takes the present pages of `span`, at most [`BATCH`], out of the program into empty
+    /// `staging`, page for page. Gives how many pages of the span were gone through, and why no
+    /// further.
+    pub fn take(&self, span: Span, staging: &Staging) -> (usize, Option<Errno>) {
+        assert!(span.len() <= BATCH * PAGE_SIZE, "more than a batch");
+        // SAFETY: the span is registered (the caller's regions say so, and EAGAIN says when they
+        // may be out of date), so whoever misses a page faults, and the caller serves it from
+        // staging or from where it puts the contents.
+        match unsafe { self.uffd.move_pages(span.clone(), staging.pages.start()) } {
+            Ok(()) => (span.len() / PAGE_SIZE, None),
+            Err(Stopped { done, errno }) => (done / PAGE_SIZE, Some(errno)),
+        }
+    }
+
+    /// Puts the taken page number `at` of `staging` back to `address`, frame and all.
+    pub fn put_back(&self, staging: &Staging, at: usize, address: usize) -> Brought {
+        let from = staging.address(at);
+        // SAFETY: the page came from this address and nobody else knows it in staging.
+        Brought::of(unsafe { self.uffd.move_pages(from..from + PAGE_SIZE, address) })
+    }
+
+    /// Calls `each` with the number of every page that `staging` holds among its first `pages`.
+    ///
+    /// # Errors
+    /// As of the scan.
+    pub fn taken(
+        &self,
+        staging: &Staging,
+        pages: usize,
+        mut each: impl FnMut(usize),
+    ) -> Result<()> {
+        let start = staging.pages.start();
+        self.present(start..start + pages * PAGE_SIZE, |page| each((page - start) / PAGE_SIZE))
+    }
+
+    /// Whether the page at `address` is present.
+    #[must_use]
+    pub fn is_present(&self, address: usize) -> bool {
+        let mut runs = [Run::default(); 1];
+        let found = self.page_map.present(address..address + PAGE_SIZE, &mut runs);
+        found.is_ok_and(|(found, _)| !found.is_empty())
+    }
+
+    /// Calls `each` with the address of every present page of `span`.
+    ///
+    /// # Errors
+    /// As of the scan.
+    pub fn present(&self, span: Span, mut each: impl FnMut(usize)) -> Result<()> {
+        let mut at = span.start;
+        while at < span.end {
+            let mut runs = [Run::default(); 64];
+            let (found, walked) = self.page_map.present(at..span.end, &mut runs)?;
+            found.iter().flat_map(|run| run.span().step_by(PAGE_SIZE)).for_each(&mut each);
+            at = if found.len() < runs.len() { span.end } else { walked };
+        }
+        Ok(())
+    }
+
+    /// Gives whatever `staging` still holds among its first `pages` back to the kernel.
+    pub fn empty(&self, staging: &Staging, pages: usize) {
+        let from = staging.pages.start()..staging.pages.start() + pages * PAGE_SIZE;
+        let to = staging.bin.start();
+        // SAFETY: the caller holds staging alone, so these contents are nobody's any more.
+        let moved = unsafe { self.bin.move_pages(from.clone(), to) };
+        assert!(moved.is_ok(), "staging could not be emptied: {moved:?}");
+        // SAFETY: nobody looks into the bin.
+        unsafe { staging.bin.discard(to..to + from.len()) };
+    }
+
+    /// Makes a staging area.
+    ///
+    /// # Errors
+    /// `ENOMEM` when the address space is limited.
+    pub fn staging(&self) -> Result<Staging> {
+        let pages = Reserve::new(BATCH * PAGE_SIZE, c"octavo staging")?;
+        let bin = Reserve::new(BATCH * PAGE_SIZE, c"octavo bin")?;
+        self.uffd.register(pages.span())?;
+        self.bin.register(bin.span())?;
+        Ok(Staging {
+            pages,
+            bin,
+            busy: AtomicBool::new(false),
+            addresses: [const { AtomicUsize::new(0) }; BATCH],
+        })
+    }
+}
+
+/// Where one evictor holds the pages it has taken and not yet stored.
+#[derive(Debug)]
+pub struct Staging {
+    pages: Reserve,
+    bin: Reserve,
+    busy: AtomicBool,
+    /// Where each taken page belongs in the program.
+    addresses: [AtomicUsize; BATCH],
+}
+
+impl Staging {
+    /// Takes the area for one eviction; `None` while somebody has it.
+    pub fn hold(&self) -> Option<Held<'_>> {
+        self.busy
+            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .ok()
+            .map(|_| Held(self))
+    }
+
+    /// The contents of taken page number `at`.
+    ///
+    /// # Safety
+    /// The page is present and stays so: the caller is the holder and has seen it in
+    /// [`Program::taken`], or found it parked in the table and keeps the gate shut against
+    /// [`Program::empty`].
+    #[must_use]
+    pub unsafe fn page(&self, at: usize) -> &[u8] {
+        // SAFETY: the caller's promise.
+        unsafe { self.run(at, 1) }
+    }
+
+    /// The contents of `pages` taken pages side by side from number `at`.
+    ///
+    /// # Safety
+    /// As of [`Staging::page`], for each of them.
+    #[must_use]
+    pub unsafe fn run(&self, at: usize, pages: usize) -> &[u8] {
+        assert!(at + pages <= BATCH, "past the staging area");
+        // SAFETY: inside the reserve; present by the caller's promise; written by nobody.
+        unsafe {
+            core::slice::from_raw_parts(self.address(at) as *const u8, pages * PAGE_SIZE)
+        }
+    }
+
+    /// Where taken page number `at` belongs in the program.
+    #[must_use]
+    pub fn address_of(&self, at: usize) -> usize {
+        self.addresses[at].load(Ordering::Acquire)
+    }
+
+    /// Notes where taken page number `at` belongs.
+    pub fn note_address(&self, at: usize, address: usize) {
+        self.addresses[at].store(address, Ordering::Release);
+    }
+
+    /// The reserves' addresses, which are not the program's.
+    pub fn spans(&self) -> [Span; 2] {
+        [self.pages.span(), self.bin.span()]
+    }
+
+    const fn address(&self, at: usize) -> usize {
+        self.pages.start() + at * PAGE_SIZE
+    }
+}
+
+/// A staging area held for one eviction.
+#[derive(Debug)]
+pub struct Held<'a>(&'a Staging);
+
+impl<'a> Held<'a> {
+    /// The area itself.
+    #[must_use]
+    pub const fn area(&self) -> &'a Staging {
+        self.0
+    }
+}
+
+impl core::ops::Deref for Held<'_> {
+    type Target = Staging;
+
+    fn deref(&self) -> &Staging {
+        self.0
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.busy.store(false, Ordering::Release);
+    }
+}
+
+impl crate::pager::Pager {
+    /// The contents of a page taken by the evictor that owns `staging`, which has seen it there.
+    pub(crate) fn staged<'a>(&self, staging: &'a Staging, at: usize, pages: usize) -> &'a [u8] {
+        // SAFETY: evictors ask only for pages that `taken` has listed, and empty the area last.
+        unsafe { staging.run(at, pages) }
+    }
+
+    /// The contents of a page found parked; the caller holds the gate.
+    pub(crate) fn parked_page(&self, at: u32) -> &[u8] {
+        let (worker, at) = (at as usize / BATCH, at as usize % BATCH);
+        // SAFETY: the word said so with the gate held, and staging is emptied only after the gate
+        // was shut once more.
+        unsafe { self.staging_of(worker).page(at) }
+    }
+}

@@ -1,0 +1,368 @@
+//! Answering faults.
+//!
+//! A server reads what the userfaultfd tells. Events come first, with the gate shut (see
+//! [`crate::events`]); then each fault, with the gate open for readers: look the page up, bring its
+//! contents, change its word. A MOVE or COPY that finds an event unread fails with `EAGAIN`; then
+//! what we looked up may be out of date, and the whole answer starts again after reading.
+//!
+//! | the page is | answer |
+//! |---|---|
+//! | fresh | zeros: for a write a page of its own, and more ahead of a writer that goes on in order |
+//! | stored | its unit is decoded once, and the neighbours that are only there come along |
+//! | kept | it came back already, for another thread: wake |
+//! | parked | copied out of staging |
+
+use crate::evict::Evicted;
+use crate::pager::{Pager, Worker};
+use crate::program::Brought;
+use crate::table::{Place, Word};
+use octavo_page::{PAGE_SIZE, SlotId, Unit};
+use octavo_store::GetError;
+use octavo_sys::task;
+
+/// Fresh pages given at once to a writer that goes on in order, at most.
+const AHEAD: usize = 16;
+
+static ZEROS: [u8; AHEAD * PAGE_SIZE] = [0; AHEAD * PAGE_SIZE];
+
+/// A fault to answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// Address of the page.
+    pub page: usize,
+    /// It was a write.
+    pub write: bool,
+    /// The thread that waits.
+    pub thread: u32,
+}
+
+/// What came of an attempt to answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    Done,
+    /// An event is unread.
+    Stale,
+    NoMemory,
+    /// The word changed under us: look again.
+    Again,
+}
+
+impl Pager {
+    /// Answers one fault.
+    pub fn answer(&self, worker: &mut Worker, fault: Fault) {
+        let start = task::now();
+        self.counters.faults.add(1);
+        self.last_thread.store(fault.thread);
+        self.make_room(worker);
+        loop {
+            let gate = self.gate.read();
+            let answer = self.try_answer(worker, fault);
+            drop(gate);
+            match answer {
+                Answer::Done => break,
+                Answer::Again => {}
+                Answer::Stale => self.catch_up(worker),
+                Answer::NoMemory => {
+                    if self.evict_step(worker) == Evicted::Stuck {
+                        task::yield_now();
+                    }
+                }
+            }
+        }
+        self.counters.fault_time.note(task::now().saturating_sub(start));
+    }
+
+    /// Makes sure that a few pages more stay within the limit, or finds that they cannot.
+    fn make_room(&self, worker: &mut Worker) {
+        if self.budget.wants_eviction() {
+            self.bell.ring();
+        }
+        if !self.budget.must_wait(AHEAD as u64) {
+            return;
+        }
+        self.counters.waited.add(1);
+        while self.budget.must_wait(AHEAD as u64) && self.budget.above_floor() {
+            match self.evict_step(worker) {
+                Evicted::Pages(_) => {}
+                Evicted::Nothing => self.catch_up(worker),
+                Evicted::Stuck => break,
+            }
+        }
+    }
+
+    fn try_answer(&self, worker: &mut Worker, fault: Fault) -> Answer {
+        match self.table.word(fault.page).place() {
+            Place::Fresh => self.give_fresh(worker, fault),
+            Place::Leaving => self.give_discarded(worker, fault),
+            Place::Stored(slot) => self.give_stored(worker, fault, slot),
+            Place::Parked(at) => self.give_parked(fault, at),
+            Place::Kept(_) => {
+                self.program.wake(fault.page);
+                Answer::Done
+            }
+        }
+    }
+
+    /// A fault on a page that was being discarded: it is gone now, and new contents begin.
+    fn give_discarded(&self, worker: &mut Worker, fault: Fault) -> Answer {
+        let answer = self.give_fresh(worker, fault);
+        if answer == Answer::Done
+            && let Some(cell) = self.table.get(fault.page)
+        {
+            let _ = cell.change(Word::new(Place::Leaving), Word::FRESH);
+        }
+        answer
+    }
+
+    fn give_fresh(&self, worker: &mut Worker, fault: Fault) -> Answer {
+        self.counters.fresh_faults.add(1);
+        if !fault.write {
+            return self.brought(fault, self.program.bring_zero(fault.page), 0);
+        }
+        let pages = self.fresh_ahead(worker, fault.page);
+        let zeros = ZEROS.get(..pages * PAGE_SIZE).unwrap_or(&ZEROS);
+        let brought = self.program.bring(fault.page, zeros);
+        if pages > 1 && brought == Brought::Gone {
+            // Past the end of the mapping, perhaps: the page alone.
+            return self.brought(fault, self.program.bring(fault.page, &ZEROS[..PAGE_SIZE]), 1);
+        }
+        self.brought(fault, brought, pages)
+    }
+
+    /// Fresh pages to give at `page`: one, or up to the folio's end behind a writer in order.
+    fn fresh_ahead(&self, worker: &mut Worker, page: usize) -> usize {
+        let in_order = worker.fresh_end == page;
+        let to_end = AHEAD - (page / PAGE_SIZE) % AHEAD;
+        let wanted = if in_order { to_end } else { 1 };
+        let pages = (1..wanted)
+            .find(|n| self.table.word(page + n * PAGE_SIZE).place() != Place::Fresh)
+            .unwrap_or(wanted);
+        worker.fresh_end = page + pages * PAGE_SIZE;
+        pages
+    }
+
+    fn brought(&self, fault: Fault, brought: Brought, pages: usize) -> Answer {
+        match brought {
+            Brought::All => {
+                self.budget.took(pages as i64);
+                Answer::Done
+            }
+            Brought::There(n) => {
+                self.budget.took(n as i64);
+                self.program.wake(fault.page);
+                Answer::Done
+            }
+            Brought::Stale => Answer::Stale,
+            Brought::NoMemory => Answer::NoMemory,
+            Brought::Gone => {
+                self.program.wake(fault.page);
+                Answer::Done
+            }
+        }
+    }
+
+    fn give_parked(&self, fault: Fault, at: u32) -> Answer {
+        let parked = Word::new(Place::Parked(at));
+        let answer = self.brought(fault, self.program.bring(fault.page, self.parked_page(at)), 1);
+        if answer == Answer::Done
+            && let Some(cell) = self.table.get(fault.page)
+            && cell.change(parked, Word::FRESH.recent()).is_err()
+            && let word = cell.load()
+            && let Place::Stored(slot) = word.place()
+        {
+            // The evictor was faster: what it stored is what we brought.
+            let _ = cell.change(word, Word::new(Place::Kept(slot)).recent());
+        }
+        answer
+    }
+
+    /// Brings a stored page with the rest of its unit, which is decoded anyway; and for a reader
+    /// that goes on in order, what lies ahead.
+    fn give_stored(&self, worker: &mut Worker, fault: Fault, slot: SlotId) -> Answer {
+        let Some(unit) = self.store.unit_of(slot) else { return Answer::Again };
+        let wanted = (slot.get() - unit.first.get()) as usize;
+        let along = |n: &usize| {
+            let at = fault.page.checked_sub((wanted - n) * PAGE_SIZE);
+            at.is_some_and(|at| self.table.word(at).place() == Place::Stored(unit.first.offset(*n as u32)))
+        };
+        let before = (0..wanted).rev().take_while(along).count();
+        let start = fault.page - before * PAGE_SIZE;
+        let ahead = worker.stream.ahead(start);
+        let run = match self.decode_run(worker, start, ahead.max(before + 1)) {
+            Ok(run) => run,
+            Err(GetError::Empty { .. }) => return Answer::Again,
+            Err(GetError::Damaged { .. } | GetError::Poisoned { .. }) => {
+                return self.give_alone(worker, fault, slot);
+            }
+        };
+        worker.stream.note(start + run.pages * PAGE_SIZE);
+        self.give_run(worker, fault, start, &run)
+    }
+
+    /// Decodes the stored pages from `start` on: `least` pages, and to the end of the unit that the
+    /// last of them is in.
+    fn decode_run(
+        &self,
+        worker: &mut Worker,
+        start: usize,
+        least: usize,
+    ) -> Result<Decoded, GetError> {
+        let mut run = Decoded { slots: [SlotId::new(0); RUN], pages: 0 };
+        while run.pages < least {
+            let at = start + run.pages * PAGE_SIZE;
+            let Place::Stored(slot) = self.table.word(at).place() else { break };
+            let Some(unit) = self.store.unit_of(slot) else { break };
+            let in_unit = unit.pages - (slot.get() - unit.first.get()) as usize;
+            let follows = |n: &usize| {
+                let word = self.table.word(at + n * PAGE_SIZE);
+                word.place() == Place::Stored(slot.offset(*n as u32))
+            };
+            let pages = (0..in_unit.min(RUN - run.pages)).take_while(follows).count();
+            let Some(out) =
+                worker.run.get_mut(run.pages * PAGE_SIZE..(run.pages + pages) * PAGE_SIZE)
+            else {
+                break;
+            };
+            match self.store.get(&mut worker.scratch, slot, out) {
+                Ok(()) => {}
+                // What lies ahead can wait for its own fault.
+                Err(_) if run.pages > 0 => break,
+                Err(error) => return Err(error),
+            }
+            for n in 0..pages {
+                run.slots[run.pages + n] = slot.offset(n as u32);
+            }
+            run.pages += pages;
+        }
+        if run.pages == 0 { Err(GetError::Empty { slot: SlotId::new(0) }) } else { Ok(run) }
+    }
+
+    /// Gives the pages that were decoded, which start at `start`.
+    fn give_run(&self, worker: &Worker, fault: Fault, start: usize, run: &Decoded) -> Answer {
+        let bytes = &worker.run[..run.pages * PAGE_SIZE];
+        let there = match self.program.bring(start, bytes) {
+            Brought::All => run.pages,
+            Brought::There(n) => n,
+            // The run goes over the end of a mapping: the page alone.
+            Brought::Gone if run.pages > 1 => {
+                let at = (fault.page - start) / PAGE_SIZE;
+                let page = &bytes[at * PAGE_SIZE..(at + 1) * PAGE_SIZE];
+                return self.give_page(fault, run.slots[at], page);
+            }
+            other => return self.brought(fault, other, 0),
+        };
+        self.budget.took(there as i64);
+        self.counters.neighbours.add(there.saturating_sub(1) as u64);
+        for (n, slot) in run.slots.iter().enumerate().take(there) {
+            self.note_kept(fault, start + n * PAGE_SIZE, *slot);
+        }
+        if fault.page < start + there * PAGE_SIZE {
+            return Answer::Done;
+        }
+        // Stopped at a page that another server has just brought.
+        Answer::Again
+    }
+
+    fn give_page(&self, fault: Fault, slot: SlotId, page: &[u8]) -> Answer {
+        let brought = self.program.bring(fault.page, page);
+        if brought == Brought::All {
+            self.note_kept(fault, fault.page, slot);
+        }
+        self.brought(fault, brought, 1)
+    }
+
+    fn note_kept(&self, fault: Fault, at: usize, slot: SlotId) {
+        let kept = Word::new(Place::Kept(slot));
+        let to = if at == fault.page { kept.recent() } else { kept };
+        if let Some(cell) = self.table.get(at) {
+            let _ = cell.change(Word::new(Place::Stored(slot)), to);
+        }
+    }
+
+    /// Something of the unit is damaged; this page itself may not be.
+    fn give_alone(&self, worker: &mut Worker, fault: Fault, slot: SlotId) -> Answer {
+        match self.store.get(&mut worker.scratch, slot, &mut worker.page) {
+            Ok(()) => self.give_page(fault, slot, &worker.page),
+            Err(GetError::Empty { .. }) => Answer::Again,
+            Err(GetError::Damaged { .. } | GetError::Poisoned { .. }) => self.lose(fault, slot),
+        }
+    }
+
+    /// A page whose stored bytes are damaged: SIGBUS for whoever touches it, never wrong bytes.
+    fn lose(&self, fault: Fault, slot: SlotId) -> Answer {
+        let answer = self.brought(fault, self.program.poison(fault.page), 0);
+        if answer == Answer::Done {
+            self.counters.lost.add(1);
+            self.store.free(&[slot]);
+            if let Some(cell) = self.table.get(fault.page) {
+                let _ = cell.change(Word::new(Place::Stored(slot)), Word::FRESH);
+            }
+            self.say_lost(fault.page);
+        }
+        answer
+    }
+}
+
+/// Pages brought back at once, at most: a whole unit of the largest size.
+pub const RUN: usize = Unit::MAX.pages();
+
+/// Pages decoded into a worker's buffer, side by side, and the slot of each.
+struct Decoded {
+    slots: [SlotId; RUN],
+    pages: usize,
+}
+
+/// How a reader goes through stored pages: in order, or here and there.
+#[derive(Debug, Default)]
+pub struct Stream {
+    /// Where the last runs of up to four readers ended, and how far ahead each is served.
+    ends: [(usize, usize); 4],
+    next: usize,
+    current: usize,
+}
+
+impl Stream {
+    /// Pages to bring for a fault at `start`: twice as many as the last time when it goes on where
+    /// a run ended, else one.
+    fn ahead(&mut self, start: usize) -> usize {
+        match self.ends.iter().position(|(end, _)| *end == start) {
+            Some(found) => {
+                self.current = found;
+                (self.ends[found].1 * 2).clamp(1, RUN)
+            }
+            None => {
+                self.current = self.next;
+                self.next = (self.next + 1) % self.ends.len();
+                self.ends[self.current].1 = 0;
+                1
+            }
+        }
+    }
+
+    /// Notes where the run brought for that fault ended.
+    fn note(&mut self, end: usize) {
+        let (at, ahead) = &mut self.ends[self.current];
+        (*at, *ahead) = (end, (*ahead * 2).clamp(1, RUN));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_in_order_are_served_further_and_further_ahead() {
+        let mut stream = Stream::default();
+        let (mut one, mut two) = (0x1000_0000, 0x2000_0000);
+        let mut served = [0; 8];
+        for pages in &mut served {
+            *pages = stream.ahead(one);
+            one += *pages * PAGE_SIZE;
+            stream.note(one);
+            two += stream.ahead(two) * PAGE_SIZE;
+            stream.note(two);
+        }
+        assert_eq!(served, [1, 2, 4, 8, 16, 16, 16, 16]);
+        assert_eq!(stream.ahead(0x3000_0000), 1);
+    }
+}

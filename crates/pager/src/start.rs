@@ -1,0 +1,346 @@
+//! How the pager gets into a program, and how it leaves.
+//!
+//! ```text
+//!   program's first thread                     (before main)
+//!     └─ clone VM, VFORK ─► go-between
+//!                             └─ clone VM ─► helper ── guard
+//!                             ends              ├─ server (the first thread)
+//!     reaps the go-between                      ├─ evictors
+//!     waits for the helper's word               └─ watch
+//! ```
+//! The go-between ends at once, so the helper becomes init's child: the program's `wait(-1)` never
+//! finds it. The helper has its own descriptors; the program can neither see nor close them.
+//!
+//! Were the helper lost while the program lives, evicted pages would read as zeros. So a crash of
+//! the helper kills the program first, and a guard, which shares the helper's descriptors and
+//! keeps the userfaultfd open, kills it when the helper is killed.
+#![allow(unsafe_code)] // entry points of new tasks take their argument as an address
+
+use crate::arena::PoolArena;
+use crate::pager::{Config, MAX_EVICTORS, Pager, Parts, Worker};
+use crate::program::Program;
+use crate::regions::Span;
+use crate::table::MAX_SLOTS;
+use crate::watch::Watch;
+use alloc::boxed::Box;
+use core::fmt::Write as _;
+use core::time::Duration;
+use octavo_page::PAGE_SIZE;
+use octavo_page::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use octavo_pool::ChainLength;
+use octavo_store::Store;
+use octavo_sys::file::{self, Fd, Text};
+use octavo_sys::maps::Maps;
+use octavo_sys::task::{self, Kinship, SignalMask};
+use octavo_sys::{Errno, Result};
+
+/// What the preloaded object hands over.
+#[derive(Debug)]
+pub struct Job {
+    /// How to run.
+    pub config: Config,
+    /// Addresses that are never managed: our image, libc, whose data we use, and the main stack.
+    pub excluded: [Span; 3],
+    /// Print the table at the end.
+    pub stats: bool,
+    /// Write the JSON object there at the end.
+    pub stats_json: Option<Text<4096>>,
+}
+
+/// The talk between the program's threads and the helper.
+#[derive(Debug)]
+pub struct Control {
+    /// What has become of the start: 0 not known, 1 running, else an error number plus 2.
+    started: AtomicU32,
+    /// What has become of the end: 0 not near, 1 the program is about to end, 2 all is written.
+    ended: AtomicU32,
+    /// The process that is managed. A forked child has a copy of this and is not it.
+    process: AtomicI64,
+}
+
+static CONTROL: Control = Control {
+    started: AtomicU32::new(0),
+    ended: AtomicU32::new(0),
+    process: AtomicI64::new(0),
+};
+
+const RUNNING: u32 = 1;
+const ENDING: u32 = 1;
+const WRITTEN: u32 = 2;
+
+/// Starts the pager for this process. Called once, before the program's own code.
+///
+/// # Errors
+/// What the helper could not get: `EPERM` without the privilege for userfaultfd, `EINVAL` on a
+/// kernel without its features, `ENOMEM` when the address space is limited.
+pub fn start(job: Job) -> Result<()> {
+    let before = SignalMask::block_all();
+    CONTROL.process.store(i64::from(task::pid()), Ordering::Relaxed);
+    let job = Box::into_raw(Box::new((job, task::pid())));
+    let between = task::spawn(Kinship::Vfork, go_between, job as usize);
+    let outcome = between.and_then(task::reap).and_then(|()| wait_for_helper());
+    before.restore();
+    outcome
+}
+
+fn wait_for_helper() -> Result<()> {
+    loop {
+        match CONTROL.started.load(Ordering::Acquire) {
+            0 => task::futex_wait(&CONTROL.started, 0, Duration::from_secs(1)),
+            RUNNING => return Ok(()),
+            error => return Err(Errno::new((error - 2) as i32)),
+        }
+    }
+}
+
+/// Has the statistics written before the program ends; waits at most two seconds.
+pub fn before_end() {
+    if !is_managed() {
+        return;
+    }
+    CONTROL.ended.store(ENDING, Ordering::Release);
+    task::futex_wake(&CONTROL.ended);
+    for _ in 0..20 {
+        if CONTROL.ended.load(Ordering::Acquire) == WRITTEN {
+            return;
+        }
+        task::futex_wait(&CONTROL.ended, ENDING, Duration::from_millis(100));
+    }
+}
+
+/// Whether this process is managed.
+#[must_use]
+pub fn is_managed() -> bool {
+    CONTROL.started.load(Ordering::Acquire) == RUNNING
+        && CONTROL.process.load(Ordering::Relaxed) == i64::from(task::pid())
+}
+
+/// Whether `bytes` more at once would come near the limit.
+#[must_use]
+pub fn is_tight(bytes: usize) -> bool {
+    let room = ROOM.load(Ordering::Relaxed);
+    (bytes / PAGE_SIZE) as u64 * 2 > room
+}
+
+/// Pages left until everything must be registered, as last measured.
+static ROOM: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn go_between(job: usize) -> ! {
+    if let Err(error) = task::spawn(Kinship::Process, helper, job) {
+        answer(error.into_raw() as u32 + 2);
+    }
+    task::exit(0)
+}
+
+fn answer(word: u32) {
+    CONTROL.started.store(word, Ordering::Release);
+    task::futex_wake(&CONTROL.started);
+}
+
+extern "C" fn helper(job: usize) -> ! {
+    // SAFETY: `start` made this box and gave it away.
+    let (job, target) = *unsafe { Box::from_raw(job as *mut (Job, i32)) };
+    SignalMask::block_all_but_faults();
+    task::on_crash(crashed);
+    task::detach();
+    task::set_name(c"octavo-pager");
+    match Helper::new(job, target) {
+        Ok(helper) => helper.run(),
+        Err(error) => {
+            answer(error.into_raw() as u32 + 2);
+            task::exit_group(0)
+        }
+    }
+}
+
+/// Everything of the helper process.
+struct Helper {
+    pager: &'static Pager,
+    job: Job,
+    target: i32,
+    server: Worker,
+}
+
+impl Helper {
+    fn new(job: Job, target: i32) -> Result<Self> {
+        keep_only_stderr(job.stats)?;
+        let program = Program::open()?;
+        let limit = job.config.limit as usize;
+        let store = store(limit, job.config.cpus)?;
+        let target_fd = task::pidfd(target)?;
+        TARGET.store(i64::from(target_fd.raw()), Ordering::Release);
+        let parts = Parts { program, maps: Maps::open()?, store, target: target_fd };
+        let pager = Box::leak(Box::new(Pager::new(job.config, parts)?));
+        let server = Worker::new(0, &job.config);
+        Ok(Self { pager, job, target, server })
+    }
+
+    fn run(self) -> ! {
+        let Self { pager, job, target, mut server } = self;
+        let job = Box::leak(Box::new(job));
+        let started = Self::start_others(pager, job, target);
+        match started {
+            Ok(()) => answer(RUNNING),
+            Err(error) => {
+                answer(error.into_raw() as u32 + 2);
+                task::exit_group(0)
+            }
+        }
+        pager.run_server(&mut server);
+        report(pager, job);
+        leave()
+    }
+
+    fn start_others(pager: &'static Pager, job: &'static Job, target: i32) -> Result<()> {
+        let watch = Watch::new(pager, job.excluded.clone(), target, task::id())?;
+        for number in 1..=(job.config.cpus - 1).clamp(1, MAX_EVICTORS) {
+            let worker = Worker::new(number, &job.config);
+            spawn_thread(evictor, Box::new((pager, worker)))?;
+        }
+        spawn_thread(watcher, Box::new((watch, pager, job)))?;
+        let helper = task::pidfd(task::pid())?;
+        let guard_of = Box::new((helper, &pager.target));
+        task::spawn(Kinship::Guard, guard, Box::into_raw(guard_of) as usize).map(|_| ())
+    }
+}
+
+fn spawn_thread<T>(entry: extern "C" fn(usize) -> !, argument: Box<T>) -> Result<()> {
+    task::spawn(Kinship::Thread, entry, Box::into_raw(argument) as usize).map(|_| ())
+}
+
+extern "C" fn evictor(argument: usize) -> ! {
+    // SAFETY: `start_others` made this box for us alone.
+    let mut both = unsafe { Box::from_raw(argument as *mut (&'static Pager, Worker)) };
+    task::set_name(c"octavo-evict");
+    both.0.run_evictor(&mut both.1)
+}
+
+extern "C" fn watcher(argument: usize) -> ! {
+    // SAFETY: `start_others` made this box for us alone.
+    let (watch, pager, job) =
+        *unsafe { Box::from_raw(argument as *mut (Watch<'static>, &'static Pager, &'static Job)) };
+    task::set_name(c"octavo-watch");
+    watch.run(|time| pause(pager, job, time))
+}
+
+/// Waits for `time`, unless the program is about to end and wants its statistics told.
+fn pause(pager: &Pager, job: &Job, time: Duration) {
+    ROOM.store(pager.budget.until_armed(), Ordering::Relaxed);
+    match CONTROL.ended.load(Ordering::Acquire) {
+        0 => task::futex_wait(&CONTROL.ended, 0, time),
+        _ => task::sleep(time),
+    }
+    if CONTROL.ended.load(Ordering::Acquire) == ENDING {
+        report(pager, job);
+        CONTROL.ended.store(WRITTEN, Ordering::Release);
+        task::futex_wake(&CONTROL.ended);
+    }
+}
+
+/// Waits for the end of the helper; a program that still lives then must not go on.
+extern "C" fn guard(argument: usize) -> ! {
+    // SAFETY: `start_others` made this box for us alone.
+    let (helper, target) = *unsafe { Box::from_raw(argument as *mut (Fd, &'static Fd)) };
+    task::set_name(c"octavo-guard");
+    while file::poll(&mut [file::Watch::readable(&helper)], None).unwrap_or(0) == 0 {}
+    if LEFT.load(Ordering::Acquire) == 0 {
+        let _ = task::kill(target);
+    }
+    task::exit_group(0)
+}
+
+/// 1 when the helper leaves by its own will, because the program is gone.
+static LEFT: AtomicU32 = AtomicU32::new(0);
+
+/// Ends the helper because the program is gone, from this address space at least.
+pub(crate) fn leave() -> ! {
+    LEFT.store(1, Ordering::Release);
+    task::exit_group(0)
+}
+
+/// The helper's descriptor of the program, for a crash; -1 before there is one.
+static TARGET: AtomicI64 = AtomicI64::new(-1);
+
+extern "C" fn crashed(signal: i32, address: usize, instruction: usize) -> ! {
+    let target = TARGET.load(Ordering::Acquire);
+    if target >= 0 {
+        let target = Fd::own(target as i32);
+        let mut line = Text::<256>::new();
+        let _ = writeln!(
+            line,
+            "octavo: the pager crashed (signal {signal} at {instruction:#x}, address {address:#x}); \
+             the program is ended"
+        );
+        if let Ok(stderr) = task::borrow_fd(&target, 2)
+            && stderr.is_writable()
+        {
+            let _ = stderr.write_all(line.as_bytes());
+        }
+        let _ = task::kill(&target);
+    }
+    task::exit_group(125)
+}
+
+/// Closes what came along from the program: pipes must see their end when the program's own ends
+/// are closed. Standard error stays for the table, when that was asked for.
+fn keep_only_stderr(stats: bool) -> Result<()> {
+    if stats {
+        file::close_range(0, 1)?;
+        file::close_range(3, u32::MAX)
+    } else {
+        file::close_range(0, u32::MAX)
+    }
+}
+
+/// A store for a job of `limit` bytes: room for what 64 times that compresses to nothing.
+fn store(limit: usize, cpus: usize) -> Result<Store<PoolArena>> {
+    let capacity = (limit.saturating_mul(64) / PAGE_SIZE).clamp(1 << 21, MAX_SLOTS / 4);
+    let arena = PoolArena::new(limit.saturating_mul(4).max(1 << 30))?;
+    let pool = octavo_pool::Config {
+        chain: ChainLength::default(),
+        max_object: octavo_page::Unit::MAX.bytes(),
+        max_objects: capacity,
+    };
+    let seed = task::now().as_nanos() as u64;
+    let config = octavo_store::Config { capacity_pages: capacity, pool, cpus, seed };
+    Store::new(arena, config).map_err(|_| Errno::ENOMEM)
+}
+
+impl Pager {
+    /// The life of the server: answers faults until the program is gone.
+    fn run_server(&self, worker: &mut Worker) {
+        let mut watches =
+            [file::Watch::readable(self.program.fd()), file::Watch::readable(&self.target)];
+        loop {
+            if worker.faults.is_empty() {
+                let _ = file::poll(&mut watches, Some(Duration::from_millis(200)));
+                if watches[1].fired() {
+                    return;
+                }
+            }
+            self.read_events(worker);
+            while let Some(fault) = worker.faults.pop() {
+                self.answer(worker, fault);
+            }
+        }
+    }
+}
+
+/// Tells the statistics, once.
+fn report(pager: &Pager, job: &Job) {
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    if TOLD.swap(1, Ordering::AcqRel) == 1 {
+        return;
+    }
+    let mut text = Text::<4096>::new();
+    if job.stats && pager.write_table(&mut text).is_ok() {
+        let _ = Fd::own(2).write_all(text.as_bytes());
+    }
+    let Some(path) = job.stats_json.as_ref().and_then(Text::as_c_str) else { return };
+    let mut text = Text::<4096>::new();
+    if pager.write_json(&mut text).is_ok()
+        && let Ok(file) = Fd::create(path)
+    {
+        let _ = file.write_all(text.as_bytes());
+    }
+}

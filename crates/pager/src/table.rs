@@ -1,0 +1,326 @@
+//! What the pager knows of each page: one word a page, found by address.
+//!
+//! ```text
+//!   address  47 ........ 24 | 23 ...... 12 | 11 .. 0
+//!                root index |   leaf index | in the page
+//!
+//!   root  one word for 16 MiB of addresses: the number of its leaf, or 0
+//!   leaf  4096 words, one a page
+//!   word  tag(2) recent(1) dense(1) number(28)
+//!           00 Fresh    nothing is kept: present, or it reads as zeros
+//!              Leaving  the same (number 1), but a discard of it may still be under way
+//!           01 Stored   its contents lie in a slot, and nowhere else
+//!           10 Kept     present, and a slot holds what it was when it came back
+//!           11 Parked   taken out, uncompressed, in a place of the staging area
+//! ```
+//! Root and leaves are reserved at start and cost memory only where they are touched. Words change
+//! by compare-and-swap, since a server that brings a page back and an evictor that stores it may
+//! finish at the same time; the one who comes second sees that and undoes its own part.
+
+use alloc::boxed::Box;
+use core::ops::Range;
+use octavo_page::sync::atomic::{AtomicU32, Ordering};
+use octavo_page::{PAGE_SHIFT, PAGE_SIZE, SlotId};
+use zerocopy::FromZeros;
+
+const LEAF_SHIFT: u32 = 24;
+const LEAF_PAGES: usize = 1 << (LEAF_SHIFT - PAGE_SHIFT);
+const ROOT_LEN: usize = 1 << (47 - LEAF_SHIFT);
+
+const TAG: u32 = 0b11 << 30;
+const TAG_STORED: u32 = 0b01 << 30;
+const TAG_KEPT: u32 = 0b10 << 30;
+const TAG_PARKED: u32 = 0b11 << 30;
+const RECENT: u32 = 1 << 29;
+const DENSE: u32 = 1 << 28;
+const NUMBER: u32 = DENSE - 1;
+const LEAVING: u32 = 1;
+
+/// The largest number of slots that a word can name.
+pub const MAX_SLOTS: usize = NUMBER as usize;
+
+/// Where a page's contents are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// In the program, or it reads as zeros.
+    Fresh,
+    /// In the program, if it is there at all, and perhaps about to be discarded: what is found
+    /// there now may be old contents that nobody is to see again. Not to be taken.
+    Leaving,
+    /// In a slot only.
+    Stored(SlotId),
+    /// In the program; the slot has what it was when it came back.
+    Kept(SlotId),
+    /// In this place of the staging area.
+    Parked(u32),
+}
+
+/// The word of one page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Word(u32);
+
+impl Word {
+    /// A page of which nothing is known.
+    pub const FRESH: Self = Self(0);
+
+    /// A page at `place`, neither recent nor dense.
+    #[must_use]
+    pub fn new(place: Place) -> Self {
+        let (tag, number) = match place {
+            Place::Fresh => (0, 0),
+            Place::Leaving => (0, LEAVING),
+            Place::Stored(slot) => (TAG_STORED, slot.get()),
+            Place::Kept(slot) => (TAG_KEPT, slot.get()),
+            Place::Parked(at) => (TAG_PARKED, at),
+        };
+        assert!(number <= NUMBER, "a number past what a page's word can hold");
+        Self(tag | number)
+    }
+
+    /// Where the contents are.
+    #[must_use]
+    pub fn place(self) -> Place {
+        let number = self.0 & NUMBER;
+        match self.0 & TAG {
+            TAG_STORED => Place::Stored(SlotId::new(number)),
+            TAG_KEPT => Place::Kept(SlotId::new(number)),
+            TAG_PARKED => Place::Parked(number),
+            _ if number == LEAVING => Place::Leaving,
+            _ => Place::Fresh,
+        }
+    }
+
+    /// The same page, marked as touched since the sweep last came by.
+    #[must_use]
+    pub const fn recent(self) -> Self {
+        Self(self.0 | RECENT)
+    }
+
+    /// The same page, marked as one that does not compress.
+    #[must_use]
+    pub const fn dense(self) -> Self {
+        Self(self.0 | DENSE)
+    }
+
+    /// The same page, no longer marked as touched.
+    #[must_use]
+    pub const fn cooled(self) -> Self {
+        Self(self.0 & !RECENT)
+    }
+
+    /// The same page without the marks.
+    #[must_use]
+    pub const fn unmarked(self) -> Self {
+        Self(self.0 & !(RECENT | DENSE))
+    }
+
+    /// Touched since the sweep last came by.
+    #[must_use]
+    pub const fn is_recent(self) -> bool {
+        self.0 & RECENT != 0
+    }
+
+    /// Did not compress when it was last tried.
+    #[must_use]
+    pub const fn is_dense(self) -> bool {
+        self.0 & DENSE != 0
+    }
+}
+
+impl core::fmt::Debug for Word {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let marks = [("recent", self.is_recent()), ("dense", self.is_dense())];
+        write!(f, "{:?}", self.place())?;
+        marks.iter().filter(|m| m.1).try_for_each(|m| write!(f, "+{}", m.0))
+    }
+}
+
+/// The cell that holds one page's word.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell<'a>(&'a AtomicU32);
+
+impl Cell<'_> {
+    /// The word.
+    #[must_use]
+    pub fn load(self) -> Word {
+        Word(self.0.load(Ordering::Acquire))
+    }
+
+    /// Replaces `from` by `to`; the word found instead, when there is another.
+    ///
+    /// # Errors
+    /// The word that was found.
+    pub fn change(self, from: Word, to: Word) -> Result<(), Word> {
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        self.0.compare_exchange(from.0, to.0, order.0, order.1).map(|_| ()).map_err(Word)
+    }
+
+    /// Puts `to` in place of whatever is there, and gives that.
+    pub fn replace(self, to: Word) -> Word {
+        Word(self.0.swap(to.0, Ordering::AcqRel))
+    }
+}
+
+/// No leaf is left for another 16 MiB of addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TableFull;
+
+/// The words of all pages.
+#[derive(Debug)]
+pub struct Table {
+    /// Number of the leaf plus one, or 0.
+    root: Box<[AtomicU32]>,
+    leaves: Box<[AtomicU32]>,
+    next: AtomicU32,
+}
+
+impl Table {
+    /// A table with leaves for `max_leaves` times 16 MiB of addresses.
+    #[must_use]
+    pub fn new(max_leaves: usize) -> Self {
+        Self {
+            root: zeroed(ROOT_LEN),
+            leaves: zeroed(max_leaves * LEAF_PAGES),
+            next: AtomicU32::new(0),
+        }
+    }
+
+    /// The cell of the page at `address`, if anything was ever noted near it.
+    #[must_use]
+    pub fn get(&self, address: usize) -> Option<Cell<'_>> {
+        let leaf = self.root.get(address >> LEAF_SHIFT)?.load(Ordering::Acquire).checked_sub(1)?;
+        self.leaves.get(leaf as usize * LEAF_PAGES + leaf_index(address)).map(Cell)
+    }
+
+    /// The word of the page at `address`.
+    #[must_use]
+    pub fn word(&self, address: usize) -> Word {
+        self.get(address).map_or(Word::FRESH, Cell::load)
+    }
+
+    /// The cell of the page at `address`, made if need be.
+    ///
+    /// # Errors
+    /// When all leaves are in use.
+    pub fn get_or_make(&self, address: usize) -> Result<Cell<'_>, TableFull> {
+        if self.get(address).is_none() {
+            let root = self.root.get(address >> LEAF_SHIFT).ok_or(TableFull)?;
+            let leaf = self.next.fetch_add(1, Ordering::Relaxed) as usize;
+            if (leaf + 1) * LEAF_PAGES > self.leaves.len() {
+                self.next.fetch_sub(1, Ordering::Relaxed);
+                return Err(TableFull);
+            }
+            // Whoever loses this race leaves one leaf unused; only evictors make leaves, a few.
+            let _ = root.compare_exchange(
+                0,
+                leaf as u32 + 1,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+        }
+        self.get(address).ok_or(TableFull)
+    }
+
+    /// Calls `each` with the address and cell of every page of `span` that has a leaf.
+    pub fn for_each(&self, span: Range<usize>, mut each: impl FnMut(usize, Cell<'_>)) {
+        let mut at = span.start & !(PAGE_SIZE - 1);
+        while at < span.end {
+            match self.get(at) {
+                Some(cell) => {
+                    each(at, cell);
+                    at += PAGE_SIZE;
+                }
+                None => at = ((at >> LEAF_SHIFT) + 1) << LEAF_SHIFT,
+            }
+        }
+    }
+
+    /// The whole address space, for [`Table::for_each`].
+    #[must_use]
+    pub const fn everywhere() -> Range<usize> {
+        0..ROOT_LEN << LEAF_SHIFT
+    }
+}
+
+const fn leaf_index(address: usize) -> usize {
+    (address >> PAGE_SHIFT) & (LEAF_PAGES - 1)
+}
+
+/// Words that cost memory only when they are touched: the allocator gives them untouched.
+fn zeroed(len: usize) -> Box<[AtomicU32]> {
+    match <[AtomicU32]>::new_box_zeroed_with_elems(len) {
+        Ok(words) => words,
+        Err(_) => panic!("no address space for a table of {len} words"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_word() -> impl Strategy<Value = Word> {
+        let place = prop_oneof![
+            Just(Place::Fresh),
+            Just(Place::Leaving),
+            (0..=NUMBER).prop_map(|n| Place::Stored(SlotId::new(n))),
+            (0..=NUMBER).prop_map(|n| Place::Kept(SlotId::new(n))),
+            (0..=NUMBER).prop_map(Place::Parked),
+        ];
+        (place, any::<bool>(), any::<bool>()).prop_map(|(place, recent, dense)| {
+            let word = Word::new(place);
+            let word = if recent { word.recent() } else { word };
+            if dense { word.dense() } else { word }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_word_keeps_its_place_whatever_its_marks(word in any_word()) {
+            prop_assert_eq!(Word::new(word.place()), word.unmarked());
+            prop_assert_eq!(word.recent().place(), word.place());
+            prop_assert_eq!(word.dense().place(), word.place());
+            prop_assert!(word.recent().is_recent() && word.dense().is_dense());
+        }
+
+        #[test]
+        fn what_was_put_at_an_address_is_found_there_and_only_there(
+            pages in proptest::collection::btree_map(0usize..1 << 35, any_word(), 1..40)
+        ) {
+            let table = Table::new(64);
+            for (page, word) in &pages {
+                let cell = table.get_or_make(page << PAGE_SHIFT).expect("64 leaves suffice");
+                cell.replace(*word);
+            }
+            let mut found = std::collections::BTreeMap::new();
+            table.for_each(Table::everywhere(), |at, cell| {
+                if cell.load() != Word::FRESH {
+                    found.insert(at >> PAGE_SHIFT, cell.load());
+                }
+            });
+            let noted: std::collections::BTreeMap<_, _> =
+                pages.iter().filter(|p| *p.1 != Word::FRESH).map(|(p, w)| (*p, *w)).collect();
+            prop_assert_eq!(found, noted);
+        }
+    }
+
+    #[test]
+    fn a_change_sees_what_came_between() {
+        let table = Table::new(1);
+        let cell = table.get_or_make(0x1000).expect("a leaf");
+        let parked = Word::new(Place::Parked(7));
+        assert_eq!(cell.change(Word::FRESH, parked), Ok(()));
+        assert_eq!(cell.change(Word::FRESH, parked), Err(parked));
+        assert_eq!(table.word(0x1fff), parked);
+        assert_eq!(table.word(0x2000), Word::FRESH);
+    }
+
+    #[test]
+    fn a_full_table_says_so() {
+        let table = Table::new(1);
+        assert!(table.get_or_make(0).is_ok());
+        assert_eq!(table.get_or_make(1 << LEAF_SHIFT).err(), Some(TableFull));
+        assert!(table.get_or_make(1 << 12).is_ok());
+        assert_eq!(table.get_or_make(usize::MAX).err(), Some(TableFull));
+    }
+}

@@ -1,0 +1,271 @@
+//! The watch: measures what is used, and finds memory that nobody announced.
+//!
+//! No event tells of mmap, brk or mprotect. So the watch looks: at `statm` every millisecond or
+//! two when the limit is near, seldom when it is far; and at the list of mappings when memory
+//! appeared that is not registered. While the job is far from its limit nothing is registered, and
+//! huge pages stay whole. Once it comes near, everything is, and from then on what appears.
+//!
+//! Registering every small step of growth would leave a mapping for each, so growth waits until
+//! enough has come together or a second has passed.
+
+use crate::pager::Pager;
+use crate::regions::Span;
+use crate::start::leave;
+use core::fmt::Write as _;
+use core::time::Duration;
+use octavo_page::ByteSize;
+use octavo_page::PAGE_SIZE;
+use octavo_sys::file::{Fd, Text};
+use octavo_sys::maps::Mapping;
+use octavo_sys::memory;
+use octavo_sys::task::{self, CpuSet};
+
+/// Memory appears at 4 GB/s at most: what comes within a millisecond, in pages.
+const PAGES_PER_MS: u64 = 1024;
+
+/// Between two looks, with the limit near.
+const NEAR: Duration = Duration::from_millis(1);
+
+/// Between two looks, with the limit far.
+const FAR: Duration = Duration::from_millis(20);
+
+/// Growth waits this long to be registered at most.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What `statm` says, in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Statm {
+    size: u64,
+    resident: u64,
+    shared: u64,
+    data: u64,
+}
+
+impl Statm {
+    fn read(from: &Fd) -> Option<Self> {
+        let mut buffer = [0u8; 128];
+        let n = from.read_at(&mut buffer, 0).ok()?;
+        Self::parse(core::str::from_utf8(buffer.get(..n)?).ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut numbers = text.split_ascii_whitespace().map(|n| n.parse().ok());
+        let mut next = || numbers.next().flatten();
+        let (size, resident, shared) = (next()?, next()?, next()?);
+        let (_text, _lib, data) = (next()?, next()?, next()?);
+        Some(Self { size, resident, shared, data })
+    }
+
+    /// Resident anonymous pages.
+    const fn anonymous(self) -> u64 {
+        self.resident.saturating_sub(self.shared)
+    }
+}
+
+/// What the watch remembers from one look to the next.
+pub struct Watch<'a> {
+    pager: &'a Pager,
+    ours: Fd,
+    theirs: Fd,
+    /// Addresses that are not to be managed.
+    excluded: [Span; 3],
+    /// `statm`'s data and the pages unmapped, when mappings were last listed.
+    listed: (u64, u64),
+    listed_at: Duration,
+    strangers: u32,
+    said: bool,
+    place: Place,
+}
+
+/// Where the server runs: beside the one thread that faults, or anywhere when there are several.
+struct Place {
+    server: i32,
+    target: i32,
+    all: CpuSet,
+    cpu: Option<usize>,
+    last_thread: u32,
+    /// Looks until a lone thread is believed to be alone.
+    crowd: u32,
+}
+
+impl<'a> Watch<'a> {
+    /// A watch over the program `target`, which places the server `server`.
+    ///
+    /// # Errors
+    /// As of `openat(2)` in `/proc`.
+    pub fn new(
+        pager: &'a Pager,
+        excluded: [Span; 3],
+        target: i32,
+        server: i32,
+    ) -> octavo_sys::Result<Self> {
+        let mut path = Text::<64>::new();
+        let _ = write!(path, "/proc/{target}/statm");
+        let path = path.as_c_str().unwrap_or(c"");
+        let all = CpuSet::of_this_task();
+        Ok(Self {
+            pager,
+            ours: Fd::open(c"/proc/self/statm")?,
+            theirs: Fd::open(path)?,
+            excluded,
+            listed: (0, 0),
+            listed_at: Duration::ZERO,
+            strangers: 0,
+            said: false,
+            place: Place { server, target, all, cpu: None, last_thread: 0, crowd: 0 },
+        })
+    }
+
+    /// Watches until the program is gone from this address space; `pause` waits between looks.
+    pub fn run(mut self, pause: impl Fn(Duration)) -> ! {
+        loop {
+            pause(self.look());
+        }
+    }
+
+    /// Looks once; gives the time to the next look.
+    fn look(&mut self) -> Duration {
+        let Some(statm) = Statm::read(&self.ours) else { return NEAR };
+        self.leave_after_exec(statm);
+        let pager = self.pager;
+        pager.budget.measured(statm.anonymous());
+        pager.budget.stores((pager.store.stats().pool_bytes / PAGE_SIZE) as u64);
+        if !pager.is_armed() {
+            let left = pager.budget.until_armed();
+            if left > 0 {
+                return Duration::from_millis(left / PAGES_PER_MS / 2).clamp(NEAR, FAR);
+            }
+            self.register_new(statm);
+            pager.arm();
+        }
+        if self.wants_listing(statm) {
+            self.register_new(statm);
+        }
+        if pager.budget.wants_eviction() {
+            pager.bell.ring();
+        }
+        self.say_exceeded();
+        self.place.server(pager);
+        NEAR
+    }
+
+    /// After exec the program has another address space, and nobody needs this one.
+    fn leave_after_exec(&mut self, ours: Statm) {
+        let same = Statm::read(&self.theirs).is_none_or(|t| t.size == ours.size || t.size == 0);
+        self.strangers = if same { 0 } else { self.strangers + 1 };
+        if self.strangers > 3 {
+            leave();
+        }
+    }
+
+    fn wants_listing(&self, statm: Statm) -> bool {
+        let unmapped = self.pager.unmapped.get();
+        let grown = statm.data.abs_diff(self.listed.0) + (unmapped - self.listed.1);
+        let waited = task::now().saturating_sub(self.listed_at) > PATIENCE;
+        grown > self.pager.budget.unregistered_allowance() || (grown > 0 && waited)
+    }
+
+    /// Registers every mapping that can be managed and is not yet.
+    fn register_new(&mut self, statm: Statm) {
+        self.listed = (statm.data, self.pager.unmapped.get());
+        self.listed_at = task::now();
+        let mut at = 0;
+        while let Ok(Some(mapping)) = self.pager.maps.writable_from(at) {
+            at = mapping.span.end;
+            if self.is_theirs(&mapping) {
+                self.pager.manage(mapping.span);
+            }
+        }
+    }
+
+    fn is_theirs(&self, mapping: &Mapping) -> bool {
+        let span = &mapping.span;
+        let apart = |other: &Span| other.end <= span.start || span.end <= other.start;
+        mapping.manageable && !memory::is_ours(span.start) && self.excluded.iter().all(apart)
+    }
+
+    /// Says once that the limit is exceeded, or ends a strict job.
+    fn say_exceeded(&mut self) {
+        let exceeded = self.pager.budget.exceeded() * PAGE_SIZE as u64;
+        let limit = self.pager.config.limit;
+        if self.said || exceeded < ByteSize::mib(1).bytes() || !self.pager.is_stuck() {
+            return;
+        }
+        self.said = true;
+        let mib = exceeded.div_ceil(1 << 20);
+        let limit = ByteSize::new(limit);
+        let mut line = Text::<256>::new();
+        let end = if self.pager.config.strict {
+            "and --strict ends the job"
+        } else {
+            "what is left does not compress or is in use; going on"
+        };
+        let _ = writeln!(line, "octavo: the limit of {limit} is exceeded by {mib}M: {end}");
+        self.pager.say(line.as_bytes());
+        if self.pager.config.strict {
+            let _ = task::kill(&self.pager.target);
+        }
+    }
+}
+
+impl Place {
+    /// Looks how many crowded looks a second thread is remembered.
+    const MEMORY: u32 = 100;
+
+    /// A wake-up across CPUs costs many times a switch on one. So the server runs on the CPU of
+    /// the thread that waits for it, as long as that is one thread.
+    fn server(&mut self, pager: &Pager) {
+        let Some(thread) = pager.last_thread.take() else { return };
+        self.crowd = self.crowd.saturating_sub(1);
+        if self.last_thread != 0 && self.last_thread != thread {
+            self.crowd = Self::MEMORY;
+        }
+        self.last_thread = thread;
+        let wanted = if self.crowd > 0 { None } else { cpu_of(self.target, thread) };
+        if wanted == self.cpu {
+            return;
+        }
+        self.cpu = wanted;
+        wanted.map_or(self.all, CpuSet::only).bind(self.server);
+    }
+}
+
+/// The CPU that a thread of a process last ran on.
+fn cpu_of(process: i32, thread: u32) -> Option<usize> {
+    /// Place of the CPU in `/proc/PID/task/TID/stat`, counted behind the name.
+    const FIELD: usize = 39 - 3;
+    let mut path = Text::<64>::new();
+    let _ = write!(path, "/proc/{process}/task/{thread}/stat");
+    let stat = Fd::open(path.as_c_str()?).ok()?;
+    let mut buffer = [0u8; 1024];
+    let n = stat.read(&mut buffer).ok()?;
+    let text = core::str::from_utf8(buffer.get(..n)?).ok()?;
+    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(FIELD)?.parse().ok()
+}
+
+impl Pager {
+    /// Registers `span`, and evicts from it from now on. What cannot be registered (another
+    /// userfaultfd has it) is left alone.
+    fn manage(&self, span: Span) {
+        if self.regions.lock().covers(&span) {
+            return;
+        }
+        // Shut, so that an event that unmaps the range comes after it is in the list.
+        let _gate = self.gate.write();
+        if self.program.register(span.clone()).is_ok() && !self.regions.lock().add(span) {
+            self.counters.unlisted.add(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statm_is_read() {
+        let statm = Statm::parse("2741 1045 900 26 0 311 0\n").expect("a statm");
+        assert_eq!((statm.size, statm.anonymous(), statm.data), (2741, 145, 311));
+        assert_eq!(Statm::parse("1 2"), None);
+    }
+}

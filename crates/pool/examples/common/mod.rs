@@ -1,0 +1,50 @@
+//! What the examples share.
+
+use octavo_page::PAGE_SIZE;
+use octavo_pool::{Arena, OutOfFrames};
+use std::alloc::{Layout, alloc_zeroed};
+use std::ptr::NonNull;
+
+/// Address space from the allocator; the operating system backs it as it is touched.
+pub struct Space {
+    base: NonNull<u8>,
+    pages: usize,
+}
+
+// SAFETY: the pointer is to memory that is never given back.
+unsafe impl Send for Space {}
+// SAFETY: as above.
+unsafe impl Sync for Space {}
+
+// SAFETY: the memory is aligned to pages, of this size, and nobody else knows it.
+unsafe impl Arena for Space {
+    fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    fn pages(&self) -> usize {
+        self.pages
+    }
+
+    fn commit(&self, _: usize, _: usize) -> Result<(), OutOfFrames> {
+        Ok(())
+    }
+
+    fn decommit(&self, _: usize, _: usize) {}
+}
+
+/// Space for `pages` pages.
+pub fn space(pages: usize) -> Space {
+    let layout = Layout::from_size_align(pages * PAGE_SIZE, PAGE_SIZE).expect("a layout");
+    // SAFETY: the size is not zero.
+    let base = NonNull::new(unsafe { alloc_zeroed(layout) }).expect("address space");
+    Space { base, pages }
+}
+
+/// xorshift64.
+pub fn random(state: &mut u64) -> usize {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state as usize
+}

@@ -1,0 +1,159 @@
+//! Every interleaving of a reader, a freer and compaction, by loom.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p octavo-pool --lib models`
+//!
+//! loom does not see the arena's raw memory. What it lets happen there shows in the bytes: the
+//! arena spoils pages that come and go, and each object is filled with a byte of its own.
+
+use crate::tests::TestArena;
+use crate::{ChainLength, Config, Handle, Pool};
+use loom::sync::Arc;
+use loom::thread;
+
+const LEN: usize = 1500;
+
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+fn pool() -> Arc<Pool<TestArena>> {
+    let config = Config { chain: ChainLength::MIN, max_object: 4096, max_objects: 6 };
+    Arc::new(Pool::new(TestArena::new(4), config).expect("a pool"))
+}
+
+fn store(pool: &Pool<TestArena>, byte: u8) -> Handle {
+    pool.store(&[byte; LEN]).expect("room")
+}
+
+/// Two zspages with one object each, so that compaction moves the first, filled with 1, beside the
+/// second, filled with 2.
+fn two_zspages(pool: &Pool<TestArena>) -> (Handle, Handle) {
+    let objects = [1, 0, 2, 0].map(|byte| store(pool, byte));
+    pool.free(objects[1]).expect("live");
+    pool.free(objects[3]).expect("live");
+    assert_eq!(pool.stats().pages, 2);
+    (objects[0], objects[2])
+}
+
+/// Reads and looks twice, with a step between that depends on what the others do, so that loom
+/// tries them before it and after. False when the handle names nothing.
+fn reads(pool: &Pool<TestArena>, handle: Handle, byte: u8) -> bool {
+    let look = |bytes: &[u8]| {
+        assert!(bytes.len() == LEN && bytes.iter().all(|&b| b == byte));
+        pool.freeable_pages();
+        assert!(bytes.iter().all(|&b| b == byte));
+    };
+    pool.read(handle, look).is_ok()
+}
+
+#[test]
+fn read_beside_free_and_reuse() {
+    explore(|| {
+        let pool = pool();
+        let handle = store(&pool, 1);
+        let reader = {
+            let pool = pool.clone();
+            thread::spawn(move || reads(&pool, handle, 1))
+        };
+        assert_eq!(pool.free(handle), Ok(LEN));
+        let next = store(&pool, 2);
+        reader.join().expect("no wrong byte");
+        assert!(reads(&pool, next, 2));
+        assert_eq!(pool.free(next), Ok(LEN));
+        pool.check();
+        assert_eq!(pool.arena().committed(), 0);
+    });
+}
+
+#[test]
+fn read_beside_compaction() {
+    explore(|| {
+        let pool = pool();
+        let (first, second) = two_zspages(&pool);
+        let reader = {
+            let pool = pool.clone();
+            thread::spawn(move || assert!(reads(&pool, first, 1)))
+        };
+        let done = pool.compact(10);
+        reader.join().expect("the object is there all the time");
+        assert_eq!(pool.stats().pages, 2 - done.pages_freed);
+        assert!(reads(&pool, first, 1) && reads(&pool, second, 2));
+        pool.check();
+    });
+}
+
+#[test]
+fn free_beside_compaction() {
+    explore(|| {
+        let pool = pool();
+        let (first, second) = two_zspages(&pool);
+        let freer = {
+            let pool = pool.clone();
+            thread::spawn(move || assert_eq!(pool.free(first), Ok(LEN)))
+        };
+        pool.compact(10);
+        freer.join().expect("freed once");
+        assert!(!reads(&pool, first, 1) && reads(&pool, second, 2));
+        assert_eq!(pool.stats().pages, 1);
+        pool.check();
+    });
+}
+
+#[test]
+fn read_beside_free_beside_compaction() {
+    explore(|| {
+        let pool = pool();
+        let (first, second) = two_zspages(&pool);
+        let reader = {
+            let pool = pool.clone();
+            thread::spawn(move || reads(&pool, first, 1))
+        };
+        let freer = {
+            let pool = pool.clone();
+            thread::spawn(move || assert_eq!(pool.free(first), Ok(LEN)))
+        };
+        pool.compact(10);
+        reader.join().expect("no wrong byte");
+        freer.join().expect("freed once");
+        assert!(reads(&pool, second, 2));
+        assert_eq!(pool.stats().pages, 1);
+        pool.check();
+    });
+}
+
+#[test]
+fn two_frees_of_one_object() {
+    explore(|| {
+        let pool = pool();
+        let handle = store(&pool, 1);
+        let other = {
+            let pool = pool.clone();
+            thread::spawn(move || pool.free(handle).is_ok())
+        };
+        let here = pool.free(handle).is_ok();
+        assert!(here != other.join().expect("an answer"), "exactly one of them");
+        pool.check();
+        assert_eq!(pool.arena().committed(), 0);
+    });
+}
+
+#[test]
+fn two_threads_store() {
+    explore(|| {
+        let pool = pool();
+        let other = {
+            let pool = pool.clone();
+            thread::spawn(move || {
+                let handle = store(&pool, 1);
+                assert!(reads(&pool, handle, 1));
+                handle
+            })
+        };
+        let here = store(&pool, 2);
+        let there = other.join().expect("stored");
+        assert!(here != there && reads(&pool, here, 2) && reads(&pool, there, 1));
+        pool.check();
+    });
+}

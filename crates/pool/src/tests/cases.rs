@@ -1,0 +1,228 @@
+//! What the pool does, case by case.
+
+use super::TestArena;
+use crate::*;
+use std::thread;
+use std::vec::Vec;
+
+pub(super) fn pool(
+    pages: usize,
+    chain: usize,
+    max_object: usize,
+    max_objects: usize,
+) -> Pool<TestArena> {
+    let chain = ChainLength::new(chain).expect("a chain length");
+    let config = Config { chain, max_object, max_objects };
+    Pool::new(TestArena::new(pages), config).expect("a pool")
+}
+
+#[test]
+fn what_is_stored_is_read() {
+    let pool = pool(64, 4, 4096, 100);
+    let lens = [1, 2, 3, 4, 5, 15, 16, 17, 100, 1000, 4000, 4031, 4032, 4033, 4095, 4096];
+    let handles: Vec<_> =
+        lens.iter().map(|&len| pool.store(&std::vec![len as u8; len]).expect("room")).collect();
+    for (&len, &handle) in lens.iter().zip(&handles) {
+        pool.read(handle, |bytes| assert_eq!(bytes, std::vec![len as u8; len])).expect("stored");
+    }
+    pool.check();
+    for (&len, &handle) in lens.iter().zip(&handles) {
+        assert_eq!(pool.free(handle), Ok(len));
+        assert_eq!(pool.free(handle), Err(BadHandle(handle)));
+        assert_eq!(pool.read(handle, <[u8]>::len), Err(BadHandle(handle)));
+        pool.check();
+    }
+    assert_eq!(pool.arena().committed(), 0);
+    assert_eq!((pool.stats().pages, pool.stats().objects), (0, 0));
+}
+
+#[test]
+fn a_size_out_of_range_is_refused() {
+    let pool = pool(16, 1, 4096, 10);
+    assert_eq!(pool.store(&[]), Err(AllocError::Zero));
+    let error = AllocError::TooLarge { len: 4097, max: 4096 };
+    assert_eq!(pool.store(&[0; 4097]), Err(error));
+}
+
+#[test]
+fn a_config_out_of_range_is_refused() {
+    let make = |pages, max_object, max_objects| {
+        let config = Config { chain: ChainLength::MAX, max_object, max_objects };
+        Pool::new(TestArena::new(pages), config).err()
+    };
+    assert_eq!(make(16, 4096, 1), None);
+    assert_eq!(make(15, 4096, 1), Some(ConfigError::Arena { pages: 15, zspage: 16 }));
+    assert_eq!(make(16, 0, 1), Some(ConfigError::MaxObject(0)));
+    assert_eq!(make(16, 65537, 1), Some(ConfigError::MaxObject(65537)));
+    assert_eq!(make(16, 4096, 0), Some(ConfigError::MaxObjects(0)));
+    let many = MAX_OBJECTS + 1;
+    assert_eq!(make(16, 4096, many), Some(ConfigError::MaxObjects(many)));
+    assert_eq!(ChainLength::new(0), Err(ChainLengthError(0)));
+    assert_eq!(ChainLength::new(17), Err(ChainLengthError(17)));
+}
+
+#[test]
+fn handles_of_nowhere_name_nothing() {
+    let pool = pool(64, 4, 4096, 1000);
+    let handle = pool.store(&[1; 100]).expect("room");
+    for bits in (0..=u32::MAX).step_by(65_521).chain([1, 999, 1000, u32::MAX]) {
+        let foreign = Handle::from_bits(bits);
+        if foreign != handle {
+            assert_eq!(pool.free(foreign), Err(BadHandle(foreign)));
+        }
+    }
+    assert_eq!(pool.free(handle), Ok(100));
+}
+
+#[test]
+fn a_reused_entry_does_not_answer_to_old_handles() {
+    let pool = pool(64, 4, 4096, 1);
+    let old: Vec<_> = (0..200)
+        .map(|n| {
+            let handle = pool.store(&[n; 10]).expect("room");
+            pool.free(handle).expect("live");
+            handle
+        })
+        .collect();
+    let now = pool.store(&[255; 10]).expect("room");
+    for handle in old {
+        assert_eq!(pool.read(handle, <[u8]>::len), Err(BadHandle(handle)));
+    }
+    assert_eq!(pool.free(now), Ok(10));
+}
+
+#[test]
+fn a_full_pool_says_which_limit() {
+    let by_objects = pool(64, 4, 4096, 3);
+    let handles = [(); 3].map(|()| by_objects.store(&[1]).expect("room"));
+    assert_eq!(by_objects.store(&[1]), Err(AllocError::Full(Limit::Objects(3))));
+    by_objects.free(handles[1]).expect("live");
+    by_objects.store(&[1]).expect("room again");
+
+    let by_pages = pool(9, 4, 4096, 1000);
+    let full = (0..).find_map(|_| by_pages.store(&[1; 2000]).err());
+    assert_eq!(full, Some(AllocError::Full(Limit::Pages(8))));
+    assert_eq!(by_pages.stats().objects, 2 * 8);
+}
+
+#[test]
+fn huge_objects_fill_their_pages_exactly_and_give_them_back() {
+    for (unit, chain) in [(4096, 1), (4096, 16), (16384, 4), (65536, 2)] {
+        let pool = pool(20 * 32 * 16, chain, unit, 100);
+        let handles: Vec<_> =
+            (0..20).map(|n| pool.store(&std::vec![n; unit]).expect("room")).collect();
+        assert_eq!(pool.stats().pages * 4096, 20 * unit);
+        assert_eq!(pool.arena().committed() * 4096, 20 * unit);
+        for (n, &handle) in handles.iter().enumerate() {
+            pool.check();
+            pool.read(handle, |bytes| assert!(bytes.iter().all(|&b| b == n as u8))).expect("live");
+            pool.free(handle).expect("live");
+            assert_eq!(pool.arena().committed() * 4096, (19 - n) * unit);
+        }
+    }
+}
+
+#[test]
+fn a_freed_object_stays_while_it_is_read() {
+    let pool = pool(64, 4, 4096, 100);
+    let handle = pool.store(&[7; 3000]).expect("room");
+    pool.read(handle, |bytes| {
+        assert_eq!(pool.free(handle), Ok(3000));
+        assert_eq!(pool.free(handle), Err(BadHandle(handle)));
+        let others: Vec<_> = (0..80).map(|_| pool.store(&[8; 300]).expect("room")).collect();
+        for other in others.iter().step_by(2) {
+            pool.free(*other).expect("live");
+        }
+        assert!((1..=40).contains(&pool.compact(100).moved), "the others, not this one");
+        assert!(bytes.iter().all(|&b| b == 7));
+        assert_eq!(pool.stats().objects, 41);
+    })
+    .expect("live");
+    assert_eq!(pool.stats().objects, 40);
+    pool.check();
+}
+
+#[test]
+fn compaction_wins_what_it_says_and_keeps_the_bytes() {
+    let pool = pool(4096, 16, 4096, 4000);
+    let mut live: Vec<_> = (0..4000_usize)
+        .map(|n| {
+            let bytes = std::vec![n as u8; 300 + n * 7919 % 1500];
+            (pool.store(&bytes).expect("room"), bytes)
+        })
+        .collect();
+    let mut n = 0;
+    live.retain(|(handle, _)| {
+        n += 1;
+        n % 3 == 0 || pool.free(*handle).is_err()
+    });
+    let (before, freeable) = (pool.stats().pages, pool.freeable_pages());
+    assert!(freeable > before / 3, "{freeable} of {before}");
+    let mut moved = 0;
+    loop {
+        let step = pool.compact(5);
+        assert!(step.moved <= 5);
+        moved += step.moved;
+        if step.moved == 0 {
+            break;
+        }
+    }
+    assert!(moved < 2 * live.len(), "{moved} moves for {} objects", live.len());
+    pool.check();
+    assert_eq!(pool.stats().pages, pool.arena().committed());
+    let freed = before - pool.stats().pages;
+    assert!(freed * 100 > freeable * 90, "{freed} of {freeable}");
+    for (handle, bytes) in live {
+        pool.read(handle, |found| assert_eq!(found, bytes)).expect("live");
+    }
+}
+
+#[test]
+fn the_table_of_classes_adds_up() {
+    let pool = pool(1024, 4, 4096, 1000);
+    for n in 0..300_usize {
+        pool.store(&std::vec![1; 100 + n * 37 % 4000]).expect("room");
+    }
+    for _ in 0..7 {
+        pool.store(&[1; 4096]).expect("room");
+    }
+    let ([packed, huge], stats) = (pool.classes(), pool.stats());
+    assert_eq!(packed.obj_used + huge.obj_used, stats.objects);
+    assert_eq!(packed.pages_used + huge.pages_used, stats.pages);
+    assert_eq!((huge.pages_used, stats.huge_pages), (huge.obj_used, huge.obj_used));
+    assert_eq!(huge.obj_used, 7 + (0..300).filter(|n| 100 + n * 37 % 4000 > 4032).count());
+    assert_eq!(packed.freeable, pool.freeable_pages());
+    let zspages: usize = pool.fullness().iter().sum();
+    assert!((stats.pages.div_ceil(4)..=stats.pages).contains(&zspages));
+}
+
+/// Objects stored by one thread and replaced by another: the second one fills the holes that it
+/// leaves in the first one's lane.
+#[test]
+fn a_lane_left_behind_is_used_up() {
+    let pool = pool(1 << 14, 16, 4096, 40_000);
+    let len = |n: usize| 200 + n * 7919 % 2000;
+    let store = |n: usize| pool.store(&std::vec![1; len(n)]).expect("room");
+    for other in 1..5 {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // Inside the other thread, so that it has another stack and so another lane.
+                let mut live: Vec<_> = thread::scope(|scope| {
+                    let first = scope.spawn(|| (0..10_000).map(store).collect());
+                    first.join().expect("stored")
+                });
+                let fill = pool.stats().pages;
+                for n in 0..20_000 {
+                    let at = n * 6007 % live.len();
+                    pool.free(live[at]).expect("live");
+                    live[at] = store(n * other);
+                }
+                let stats = pool.stats();
+                let used = stats.pages * 4096;
+                assert!(used < stats.compressed_bytes * 115 / 100, "{fill} pages, then {stats:?}");
+                pool.free_many(&live);
+            });
+        });
+        pool.check();
+    }
+}

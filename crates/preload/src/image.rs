@@ -1,0 +1,78 @@
+//! Where objects lie in memory whose data the pager itself uses, so that it does not manage them:
+//! this one, and libc, whose `memcpy` reads tuning variables of its own.
+#![allow(unsafe_code)] // walks the loader's list of objects
+
+use core::ffi::{c_char, c_int, c_void};
+use core::ops::Range;
+use octavo_page::PAGE_SIZE;
+
+/// `struct dl_phdr_info`, as far as it is read.
+#[repr(C)]
+struct Object {
+    base: usize,
+    name: *const c_char,
+    segments: *const Segment,
+    count: u16,
+}
+
+/// A program header.
+#[repr(C)]
+struct Segment {
+    kind: u32,
+    flags: u32,
+    offset: u64,
+    address: u64,
+    physical: u64,
+    file_size: u64,
+    memory_size: u64,
+    align: u64,
+}
+
+unsafe extern "C" {
+    fn dl_iterate_phdr(
+        each: extern "C" fn(*const Object, usize, *mut c_void) -> c_int,
+        data: *mut c_void,
+    ) -> c_int;
+    fn memcpy(to: *mut c_void, from: *const c_void, len: usize) -> *mut c_void;
+}
+
+struct Search {
+    address: usize,
+    found: Range<usize>,
+}
+
+/// The addresses of this object, its zeroed data included.
+pub fn ours() -> Range<usize> {
+    span_around(ours as fn() -> Range<usize> as usize)
+}
+
+/// The addresses of the object that has `memcpy`.
+pub fn libc() -> Range<usize> {
+    span_around(memcpy as unsafe extern "C" fn(_, _, _) -> _ as usize)
+}
+
+fn span_around(address: usize) -> Range<usize> {
+    let mut search = Search { address, found: address..address + 1 };
+    // SAFETY: `look` gets the search, which outlives the call.
+    unsafe { dl_iterate_phdr(look, (&raw mut search).cast()) };
+    search.found
+}
+
+extern "C" fn look(object: *const Object, _size: usize, search: *mut c_void) -> c_int {
+    const LOAD: u32 = 1;
+    // SAFETY: the loader passes an object of its list with that many program headers, and the
+    // pointer that we gave it.
+    let (object, search, segments) = unsafe {
+        let segments = core::slice::from_raw_parts((*object).segments, (*object).count as usize);
+        (&*object, &mut *search.cast::<Search>(), segments)
+    };
+    let loaded = segments.iter().filter(|s| s.kind == LOAD);
+    let start = loaded.clone().map(|s| s.address as usize).min().unwrap_or(0);
+    let end = loaded.map(|s| (s.address + s.memory_size) as usize).max().unwrap_or(0);
+    let span = object.base + start..(object.base + end).next_multiple_of(PAGE_SIZE);
+    if !span.contains(&search.address) {
+        return 0;
+    }
+    search.found = span;
+    1
+}

@@ -1,0 +1,99 @@
+//! The functions of libc that this object stands in for. See the table in the crate's page.
+#![allow(unsafe_code)] // C functions, called by other people's programs
+
+use core::ffi::{c_int, c_void};
+use octavo_pager::start;
+use syscalls::{Errno, Sysno, syscall};
+
+const MADV_DONTNEED: c_int = 4;
+const MADV_FREE: c_int = 8;
+const MAP_POPULATE: c_int = 0x8000;
+const MAP_FAILED: *mut c_void = usize::MAX as *mut c_void;
+
+unsafe extern "C" {
+    fn __errno_location() -> *mut c_int;
+}
+
+/// What a C function returns: the value, or `failed` with `errno` set.
+fn answer<T>(outcome: Result<usize, Errno>, value: impl Fn(usize) -> T, failed: T) -> T {
+    match outcome {
+        Ok(n) => value(n),
+        Err(error) => {
+            // SAFETY: libc's own place for it, in the calling thread.
+            unsafe { *__errno_location() = error.into_raw() };
+            failed
+        }
+    }
+}
+
+/// # Safety
+/// As of madvise(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
+    let advice =
+        if advice == MADV_FREE && start::is_managed() { MADV_DONTNEED } else { advice };
+    // SAFETY: the caller's own call.
+    let outcome = unsafe { syscall!(Sysno::madvise, start, len, advice) };
+    answer(outcome, |_| 0, -1)
+}
+
+/// # Safety
+/// As of mmap(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    start: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    let populate = flags & MAP_POPULATE != 0 && !(start::is_managed() && start::is_tight(len));
+    let flags = if populate { flags } else { flags & !MAP_POPULATE };
+    // SAFETY: the caller's own call.
+    let outcome = unsafe { syscall!(Sysno::mmap, start, len, protection, flags, fd, offset) };
+    answer(outcome, |at| at as *mut c_void, MAP_FAILED)
+}
+
+/// # Safety
+/// As of mmap(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    start: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the same call by its other name.
+    unsafe { mmap(start, len, protection, flags, fd, offset) }
+}
+
+/// # Safety
+/// As of mlockall(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    if start::is_managed() {
+        return 0;
+    }
+    // SAFETY: the caller's own call.
+    let outcome = unsafe { syscall!(Sysno::mlockall, flags) };
+    answer(outcome, |_| 0, -1)
+}
+
+/// # Safety
+/// As of _exit(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _exit(status: c_int) -> ! {
+    start::before_end();
+    octavo_sys::task::exit_group(status)
+}
+
+/// # Safety
+/// As of _Exit(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    // SAFETY: the same call by its other name.
+    unsafe { _exit(status) }
+}

@@ -1,0 +1,136 @@
+//! The constructor and the destructor.
+#![allow(unsafe_code)] // entry points of the dynamic loader
+
+use crate::image;
+use core::ffi::{CStr, c_char, c_int};
+use core::fmt::Write as _;
+use octavo_page::Unit;
+use octavo_page::config::{self, RunConfig};
+use octavo_pager::pager::{Config, Tier};
+use octavo_pager::start::{self, Job};
+use octavo_sys::Errno;
+use octavo_sys::file::{Fd, Text};
+use octavo_sys::task::{self, CpuSet};
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = constructor;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: extern "C" fn() = destructor;
+
+extern "C" fn constructor(
+    _argc: c_int,
+    _argv: *const *const c_char,
+    environment: *const *const c_char,
+) {
+    // SAFETY: the loader passes the environment, a list of strings that ends in a null.
+    let Some(word) = (unsafe { variable(environment, config::VARIABLE) }) else { return };
+    let run = match RunConfig::decode(word) {
+        Ok(run) => run,
+        Err(error) => refuse(format_args!("{error}")),
+    };
+    // Inherited by a child, it is not meant for us.
+    if run.pid != task::pid() as u32 {
+        return;
+    }
+    let job = job(&run).unwrap_or_else(|value| refuse(format_args!("{value}")));
+    if let Err(error) = start::start(job) {
+        refuse(format_args!("{}", Refusal(error)));
+    }
+}
+
+extern "C" fn destructor() {
+    start::before_end();
+}
+
+fn job(run: &RunConfig<'_>) -> Result<Job, &'static str> {
+    let here = 0u8;
+    let stack = &raw const here as usize;
+    let mut path = Text::<4096>::new();
+    for byte in run.stats_json.iter().flat_map(|t| t.bytes()) {
+        let _ = path.push(byte);
+    }
+    Ok(Job {
+        config: Config {
+            limit: run.limit.bytes(),
+            strict: run.strict,
+            fast: tier(run, FAST)?,
+            dense: tier(run, DENSE)?,
+            cpus: CpuSet::of_this_task().count().max(1),
+        },
+        excluded: [image::ours(), image::libc(), stack..stack + 1],
+        stats: run.stats,
+        stats_json: run.stats_json.map(|_| path),
+    })
+}
+
+/// What compresses when nothing else was asked for: single pages while there is room, so that a
+/// fault decodes no more than it needs, and long units when density matters.
+const FAST: (&str, Unit) = ("zstd:-1", Unit::K4);
+const DENSE: (&str, Unit) = ("zstd:1", Unit::K64);
+
+/// The codec and unit that were asked for, and `standard` where nothing was.
+fn tier(run: &RunConfig<'_>, standard: (&str, Unit)) -> Result<Tier, &'static str> {
+    let mut buffer = [0u8; 64];
+    let name = match run.codec {
+        Some(text) => text.copy_to(&mut buffer).ok_or("the codec's name is too long")?,
+        None => standard.0.as_bytes(),
+    };
+    let name = core::str::from_utf8(name).map_err(|_| "the codec's name is no text")?;
+    let codec = name.parse().map_err(|_| "unknown codec")?;
+    Ok(Tier { codec, unit: run.unit.unwrap_or(standard.1) })
+}
+
+/// Finds `name` in an environment.
+///
+/// # Safety
+/// `environment` is a list of strings that ends in a null, as the loader passes it.
+unsafe fn variable<'a>(environment: *const *const c_char, name: &str) -> Option<&'a str> {
+    let mut at = environment;
+    loop {
+        // SAFETY: not past the null yet.
+        let entry = unsafe { *at };
+        if entry.is_null() {
+            return None;
+        }
+        // SAFETY: an entry is a string, which lives as long as the process; checked text or none.
+        let entry = unsafe { CStr::from_ptr(entry) }.to_str().ok();
+        let value = entry.and_then(|e| e.strip_prefix(name)).and_then(|e| e.strip_prefix('='));
+        if value.is_some() {
+            return value;
+        }
+        // SAFETY: the entry was not the last.
+        at = unsafe { at.add(1) };
+    }
+}
+
+/// Why the pager did not start, and what would do.
+struct Refusal(Errno);
+
+impl core::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self.0 {
+            Errno::EPERM | Errno::EACCES => f.write_str(
+                "userfaultfd with fork events is not permitted; run as root or give the octavo \
+                 command CAP_SYS_PTRACE",
+            ),
+            Errno::ENOSYS => f.write_str("this kernel or its seccomp profile has no userfaultfd"),
+            Errno::EINVAL => f.write_str("userfaultfd lacks UFFDIO_MOVE; kernel 6.8 or later does"),
+            Errno::ENOMEM => {
+                f.write_str("the address space is too small for the pager; raise ulimit -v")
+            }
+            error => write!(f, "the pager could not start: error {}", error.into_raw()),
+        }
+    }
+}
+
+/// Ends the process before the program's own code runs.
+fn refuse(why: core::fmt::Arguments<'_>) -> ! {
+    let mut line = Text::<512>::new();
+    let _ = writeln!(line, "octavo: {why}");
+    let stderr = Fd::own(2);
+    let _ = stderr.write_all(line.as_bytes());
+    task::exit_group(125)
+}

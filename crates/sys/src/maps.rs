@@ -1,0 +1,87 @@
+//! What of the address space is anonymous: `PROCMAP_QUERY` on `/proc/self/maps` (kernel 6.11).
+#![allow(unsafe_code)] // one ioctl
+
+use crate::file::Fd;
+use crate::{Errno, Result};
+use core::ops::Range;
+use syscalls::{Sysno, syscall};
+
+/// One mapping.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// Its addresses.
+    pub span: Range<usize>,
+    /// Private, anonymous, readable, writable, not executable: memory that can be managed.
+    pub manageable: bool,
+}
+
+/// The mappings of this address space.
+#[derive(Debug)]
+pub struct Maps(Fd);
+
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    size: u64,
+    flags: u64,
+    addr: u64,
+    start: u64,
+    end: u64,
+    vma_flags: u64,
+    page_size: u64,
+    offset: u64,
+    inode: u64,
+    dev: [u32; 2],
+    name_size: u32,
+    build_id_size: u32,
+    name: u64,
+    build_id: u64,
+}
+
+const PROCMAP_QUERY: usize = 0xC068_6611;
+const READABLE: u64 = 1;
+const WRITABLE: u64 = 2;
+const EXECUTABLE: u64 = 4;
+const SHARED: u64 = 8;
+const COVERING_OR_NEXT: u64 = 0x10;
+
+impl Maps {
+    /// Opens the list of mappings of the calling task.
+    ///
+    /// # Errors
+    /// As of `openat(2)`, for one when `/proc` is not mounted.
+    pub fn open() -> Result<Self> {
+        Fd::open(c"/proc/self/maps").map(Self)
+    }
+
+    /// The first writable mapping that covers `address` or lies behind it.
+    ///
+    /// # Errors
+    /// `ENOTTY` before kernel 6.11.
+    pub fn writable_from(&self, address: usize) -> Result<Option<Mapping>> {
+        let mut query = Query {
+            size: size_of::<Query>() as u64,
+            flags: COVERING_OR_NEXT | WRITABLE,
+            addr: address as u64,
+            ..Query::default()
+        };
+        let at = core::ptr::from_mut(&mut query);
+        // SAFETY: the kernel fills the query, whose size it was told.
+        match unsafe { syscall!(Sysno::ioctl, self.0.raw(), PROCMAP_QUERY, at) } {
+            Ok(_) => Ok(Some(query.mapping())),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+impl Query {
+    fn mapping(&self) -> Mapping {
+        let anonymous = self.inode == 0 && self.dev == [0, 0];
+        let rights = self.vma_flags & (READABLE | WRITABLE | EXECUTABLE | SHARED);
+        Mapping {
+            span: self.start as usize..self.end as usize,
+            manageable: anonymous && rights == READABLE | WRITABLE,
+        }
+    }
+}

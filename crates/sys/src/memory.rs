@@ -1,0 +1,125 @@
+//! Ranges of our own: reserved at start, backed when touched, given back by discarding.
+//!
+//! None of them reaches a child (`MADV_DONTFORK`), none is dumped, none uses huge pages.
+#![allow(unsafe_code)] // makes and discards mappings that only this project knows
+
+use crate::{Errno, Result};
+use core::ops::Range;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use octavo_page::PAGE_SIZE;
+use syscalls::{Sysno, syscall};
+
+/// A private anonymous range of our own, mapped until the address space ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserve(Range<usize>);
+
+impl Reserve {
+    /// Reserves `len` bytes, whole pages, readable and writable, named `name` in `/proc/PID/maps`.
+    ///
+    /// # Errors
+    /// `ENOMEM` when the address space is limited (`RLIMIT_AS`) or full.
+    pub fn new(len: usize, name: &core::ffi::CStr) -> Result<Self> {
+        const READ_WRITE: usize = 3;
+        const PRIVATE_ANONYMOUS_NORESERVE: usize = 0x2 | 0x20 | 0x4000;
+        let len = len.next_multiple_of(PAGE_SIZE);
+        let flags = PRIVATE_ANONYMOUS_NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
+        let start = unsafe { syscall!(Sysno::mmap, 0usize, len, READ_WRITE, flags, -1isize, 0) }?;
+        let reserve = Self(start..start + len);
+        OURS.note(&reserve.0);
+        for advice in [advice::DONTFORK, advice::DONTDUMP, advice::NOHUGEPAGE] {
+            advise(reserve.span(), advice)?;
+        }
+        reserve.set_name(name);
+        Ok(reserve)
+    }
+
+    /// Its addresses.
+    #[must_use]
+    pub fn span(&self) -> Range<usize> {
+        self.0.clone()
+    }
+
+    /// First address.
+    #[must_use]
+    pub const fn start(&self) -> usize {
+        self.0.start
+    }
+
+    /// Gives the memory of a part back; it reads as zeros afterwards.
+    ///
+    /// # Panics
+    /// When the part is not inside.
+    ///
+    /// # Safety
+    /// Nobody may hold a reference into the part.
+    pub unsafe fn discard(&self, part: Range<usize>) {
+        assert!(self.0.start <= part.start && part.end <= self.0.end, "discard outside a reserve");
+        // The range is ours and mapped: this fails only when locked by mlockall, and then the
+        // memory merely stays.
+        let _ = advise(part, advice::DONTNEED);
+    }
+
+    /// Names only help whoever reads the maps; kernels without them refuse, harmlessly.
+    fn set_name(&self, name: &core::ffi::CStr) {
+        const PR_SET_VMA: usize = 0x5356_4d41;
+        let (start, len) = (self.0.start, self.0.len());
+        // SAFETY: names a range of ours; the kernel copies the string.
+        let _ = unsafe { syscall!(Sysno::prctl, PR_SET_VMA, 0usize, start, len, name.as_ptr()) };
+    }
+}
+
+/// Whether `address` lies in a [`Reserve`].
+#[must_use]
+pub fn is_ours(address: usize) -> bool {
+    OURS.find(address)
+}
+
+/// All reserves of this address space, so that none is taken for the program's memory.
+static OURS: List =
+    List { ends: [const { [const { AtomicUsize::new(0) }; 2] }; 128], len: AtomicUsize::new(0) };
+
+struct List {
+    ends: [[AtomicUsize; 2]; 128],
+    len: AtomicUsize,
+}
+
+impl List {
+    fn note(&self, span: &Range<usize>) {
+        let at = self.len.fetch_add(1, Ordering::Relaxed);
+        let [start, end] = &self.ends[at]; // a fixed handful of reserves is made
+        end.store(span.end, Ordering::Relaxed);
+        start.store(span.start, Ordering::Release);
+    }
+
+    fn find(&self, address: usize) -> bool {
+        self.ends.iter().any(|[start, end]| {
+            let start = start.load(Ordering::Acquire);
+            start != 0 && (start..end.load(Ordering::Relaxed)).contains(&address)
+        })
+    }
+}
+
+/// Advices of `madvise(2)`.
+pub mod advice {
+    /// Discard the contents.
+    pub const DONTNEED: usize = 4;
+    /// Not in children.
+    pub const DONTFORK: usize = 10;
+    /// Zeros in children.
+    pub const WIPEONFORK: usize = 18;
+    /// No huge pages.
+    pub const NOHUGEPAGE: usize = 15;
+    /// Not in core dumps.
+    pub const DONTDUMP: usize = 16;
+}
+
+/// Gives the kernel `advice` about a range of ours. `EINVAL` for advices it was built without.
+fn advise(span: Range<usize>, advice: usize) -> Result<()> {
+    // SAFETY: private to this module; only ranges that `Reserve` made, and for DONTNEED its caller
+    // promised that nobody looks.
+    match unsafe { syscall!(Sysno::madvise, span.start, span.len(), advice) } {
+        Err(Errno::EINVAL) if advice == self::advice::NOHUGEPAGE => Ok(()),
+        other => other.map(|_| ()),
+    }
+}

@@ -1,0 +1,87 @@
+//! Which pages are present: `PAGEMAP_SCAN` on `/proc/self/pagemap` (kernel 6.7).
+#![allow(unsafe_code)] // one ioctl
+
+use crate::Result;
+use crate::file::Fd;
+use core::ops::Range;
+use syscalls::{Sysno, syscall};
+
+/// The page map of this address space.
+#[derive(Debug)]
+pub struct PageMap(Fd);
+
+/// A run of present pages, as the kernel fills it in (`struct page_region`).
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Run {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+impl Run {
+    /// Addresses of the run.
+    #[must_use]
+    pub const fn span(&self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+}
+
+#[repr(C)]
+struct Arg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+const PAGEMAP_SCAN: usize = 0xC060_6610;
+const PRESENT: u64 = 1 << 3;
+
+impl PageMap {
+    /// Opens the page map of the calling task.
+    ///
+    /// # Errors
+    /// As of `openat(2)`.
+    pub fn open() -> Result<Self> {
+        Fd::open(c"/proc/self/pagemap").map(Self)
+    }
+
+    /// The runs of present pages of `span`, in order, as many as `runs` holds, and where the walk
+    /// ended.
+    ///
+    /// # Errors
+    /// As of the ioctl; `ENOTTY` before kernel 6.7.
+    pub fn present<'a>(
+        &self,
+        span: Range<usize>,
+        runs: &'a mut [Run],
+    ) -> Result<(&'a [Run], usize)> {
+        let mut arg = Arg {
+            size: size_of::<Arg>() as u64,
+            flags: 0,
+            start: span.start as u64,
+            end: span.end as u64,
+            walk_end: 0,
+            vec: runs.as_mut_ptr() as u64,
+            vec_len: runs.len() as u64,
+            max_pages: 0,
+            category_inverted: 0,
+            category_mask: PRESENT,
+            category_anyof_mask: 0,
+            return_mask: PRESENT,
+        };
+        let at = core::ptr::from_mut(&mut arg);
+        // SAFETY: the kernel writes at most `vec_len` regions into `runs`, and `arg` itself.
+        let n = unsafe { syscall!(Sysno::ioctl, self.0.raw(), PAGEMAP_SCAN, at) }?;
+        Ok((runs.get(..n).unwrap_or(&[]), arg.walk_end as usize))
+    }
+}

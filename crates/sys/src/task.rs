@@ -1,0 +1,372 @@
+//! Helpers that share the address space without being threads of the program.
+//!
+//! ```text
+//!   program (its own pid, threads, descriptors)        helper (another pid)
+//!        \________________ one address space ________________/
+//! ```
+//! A helper is made with `CLONE_VM` alone: it has its own descriptor table, signal handlers and
+//! process id. It does not appear in the program's `/proc/self/task`, its descriptors cannot be
+//! closed by the program, and made by way of a parent that ends at once it is nobody's child that
+//! `wait(-1)` could find. It never uses libc: its thread-local storage is a page of zeros.
+#![allow(unsafe_code)] // clone, signals, and the first instructions on a new stack
+
+use crate::file::Fd;
+use crate::memory::Reserve;
+use crate::{Errno, Result};
+use core::arch::asm;
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
+use octavo_page::PAGE_SIZE;
+use syscalls::{Sysno, syscall};
+
+/// Bytes of stack of a helper; it runs small functions with buffers elsewhere.
+pub const STACK_SIZE: usize = 256 << 10;
+
+/// Bytes on both sides of a helper's thread pointer: below for static thread-local storage that
+/// nobody uses, above for the header that compilers read (the stack protector's canary).
+const TLS_HALF: usize = 2 * PAGE_SIZE;
+
+/// What a new helper is to the task that makes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kinship {
+    /// A process of its own that shares the address space; the maker waits until it ends or execs.
+    Vfork,
+    /// A process of its own that shares the address space.
+    Process,
+    /// Another thread of the helper process.
+    Thread,
+    /// A process of its own that shares the address space and the maker's descriptors.
+    Guard,
+}
+
+impl Kinship {
+    const fn flags(self) -> usize {
+        const VM: usize = 0x100;
+        const FS: usize = 0x200;
+        const FILES: usize = 0x400;
+        const SIGHAND: usize = 0x800;
+        const VFORK: usize = 0x4000;
+        const THREAD: usize = 0x10000;
+        const SYSVSEM: usize = 0x40000;
+        const SETTLS: usize = 0x80000;
+        match self {
+            Self::Vfork => VM | VFORK | SETTLS,
+            Self::Process => VM | SETTLS,
+            Self::Guard => VM | FILES | SETTLS,
+            Self::Thread => VM | FS | FILES | SIGHAND | THREAD | SYSVSEM | SETTLS,
+        }
+    }
+}
+
+/// Starts `entry` as a new task on a stack of its own; gives its id.
+///
+/// The stack is never given back: a job starts a handful of helpers, each for its whole life.
+///
+/// # Errors
+/// As of `clone(2)`, or `ENOMEM` for the stack.
+pub fn spawn(kinship: Kinship, entry: extern "C" fn(usize) -> !, argument: usize) -> Result<i32> {
+    let reserve = Reserve::new(STACK_SIZE + 2 * TLS_HALF, c"octavo stack")?;
+    let thread_pointer = reserve.start() + STACK_SIZE + TLS_HALF;
+    let top = reserve.start() + STACK_SIZE - 2 * size_of::<usize>();
+    // SAFETY: the reserve is fresh, ours and large enough; the thread pointer's first word must
+    // hold its own address (x86-64 ABI), the stack's top the argument and the entry point.
+    unsafe {
+        (thread_pointer as *mut usize).write(thread_pointer);
+        (top as *mut usize).write(argument);
+        (top as *mut usize).add(1).write(entry as usize);
+    }
+    let outcome: isize;
+    // SAFETY: the child starts on its own stack, takes argument and entry from it and never
+    // returns here; the parent sees an ordinary system call.
+    unsafe {
+        asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "pop rdi",
+            "pop rax",
+            "call rax",
+            "ud2",
+            "2:",
+            inlateout("rax") Sysno::clone as isize => outcome,
+            in("rdi") kinship.flags(),
+            in("rsi") top,
+            in("rdx") 0,
+            in("r10") 0,
+            in("r8") thread_pointer,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    Errno::from_ret(outcome as usize).map(|pid| pid as i32)
+}
+
+/// Ends the calling task alone.
+pub fn exit(status: i32) -> ! {
+    loop {
+        // SAFETY: does not return.
+        let _ = unsafe { syscall!(Sysno::exit, status) };
+    }
+}
+
+/// Ends the calling process with all its threads.
+pub fn exit_group(status: i32) -> ! {
+    loop {
+        // SAFETY: does not return.
+        let _ = unsafe { syscall!(Sysno::exit_group, status) };
+    }
+}
+
+/// Process id of the calling task.
+#[must_use]
+pub fn pid() -> i32 {
+    // SAFETY: reads a number.
+    unsafe { syscall!(Sysno::getpid) }.unwrap_or(0) as i32
+}
+
+/// Id of the calling task, which for a first thread is that of its process.
+#[must_use]
+pub fn id() -> i32 {
+    // SAFETY: reads a number.
+    unsafe { syscall!(Sysno::gettid) }.unwrap_or(0) as i32
+}
+
+/// Does nothing for `time`.
+pub fn sleep(time: Duration) {
+    let request = [time.as_secs(), u64::from(time.subsec_nanos())];
+    // SAFETY: the kernel reads a timespec of two words; waking early is allowed.
+    let _ = unsafe { syscall!(Sysno::nanosleep, request.as_ptr(), 0usize) };
+}
+
+/// Waits until the child `pid` ended, of whatever kind it is.
+///
+/// # Errors
+/// As of `wait4(2)`.
+pub fn reap(pid: i32) -> Result<()> {
+    const WALL: usize = 0x4000_0000;
+    loop {
+        // SAFETY: no status, no usage asked for.
+        match unsafe { syscall!(Sysno::wait4, pid, 0usize, WALL, 0usize) } {
+            Err(Errno::EINTR) => {}
+            other => return other.map(|_| ()),
+        }
+    }
+}
+
+/// A descriptor that becomes readable when process `pid` ends.
+///
+/// # Errors
+/// `ESRCH` when there is none.
+pub fn pidfd(pid: i32) -> Result<Fd> {
+    // SAFETY: makes a descriptor.
+    unsafe { syscall!(Sysno::pidfd_open, pid, 0usize) }.map(|n| Fd::own(n as i32))
+}
+
+/// Sends SIGKILL to the process behind `pidfd`.
+///
+/// # Errors
+/// `ESRCH` when it is gone.
+pub fn kill(pidfd: &Fd) -> Result<()> {
+    const SIGKILL: usize = 9;
+    // SAFETY: sends a signal to the process we were made for.
+    unsafe { syscall!(Sysno::pidfd_send_signal, pidfd.raw(), SIGKILL, 0usize, 0usize) }.map(|_| ())
+}
+
+/// A copy, in this task's table, of descriptor `raw` of the process behind `pidfd`.
+///
+/// # Errors
+/// As of `pidfd_getfd(2)`.
+pub fn borrow_fd(pidfd: &Fd, raw: i32) -> Result<Fd> {
+    // SAFETY: makes a descriptor.
+    unsafe { syscall!(Sysno::pidfd_getfd, pidfd.raw(), raw, 0usize) }.map(|n| Fd::own(n as i32))
+}
+
+/// Leaves the terminal and the process group of the program, and its working directory.
+pub fn detach() {
+    // SAFETY: changes only this task; each call may fail without harm.
+    unsafe {
+        let _ = syscall!(Sysno::setsid);
+        let _ = syscall!(Sysno::chdir, c"/".as_ptr());
+    }
+}
+
+/// Sets the name that `ps` shows for the calling task, at most 15 bytes.
+pub fn set_name(name: &core::ffi::CStr) {
+    const PR_SET_NAME: usize = 15;
+    // SAFETY: the kernel copies the string.
+    let _ = unsafe { syscall!(Sysno::prctl, PR_SET_NAME, name.as_ptr()) };
+}
+
+/// Signals a task has blocked.
+#[derive(Clone, Copy, Debug)]
+pub struct SignalMask(u64);
+
+impl SignalMask {
+    /// Blocks every signal that can be blocked; gives what was blocked before.
+    #[must_use]
+    pub fn block_all() -> Self {
+        let mut before = 0u64;
+        set_mask(u64::MAX, &mut before);
+        Self(before)
+    }
+
+    /// Blocks all but the signals of faults, which a helper answers with [`on_crash`].
+    pub fn block_all_but_faults() {
+        const FAULTS: [u32; 4] = [4, 7, 8, 11];
+        let open = FAULTS.into_iter().fold(0, |mask, signal| mask | 1 << (signal - 1));
+        set_mask(!open, &mut 0);
+    }
+
+    /// Puts the mask back.
+    pub fn restore(self) {
+        set_mask(self.0, &mut 0);
+    }
+}
+
+fn set_mask(mask: u64, before: &mut u64) {
+    const SIG_SETMASK: usize = 2;
+    let (to, from) = (core::ptr::from_mut(before), core::ptr::from_ref(&mask));
+    // SAFETY: both masks are eight bytes and live.
+    let _ = unsafe { syscall!(Sysno::rt_sigprocmask, SIG_SETMASK, from, to, 8usize) };
+}
+
+/// Has `handler(signal, address, instruction)` called when this process faults.
+pub fn on_crash(handler: extern "C" fn(i32, usize, usize) -> !) {
+    #[repr(C)]
+    struct Action {
+        handler: usize,
+        flags: u64,
+        restorer: usize,
+        mask: u64,
+    }
+    const SA_SIGINFO_RESTORER_NODEFER: u64 = 4 | 0x0400_0000 | 0x4000_0000;
+    CRASH.store(handler as usize, Ordering::Relaxed);
+    let action = Action {
+        handler: crashed as extern "C" fn(i32, *const SigInfo, *const u64) as usize,
+        flags: SA_SIGINFO_RESTORER_NODEFER,
+        restorer: crash_returned as extern "C" fn() as usize,
+        mask: 0,
+    };
+    for signal in [4usize, 7, 8, 11] {
+        let at = core::ptr::from_ref(&action);
+        // SAFETY: `action` is laid out as the kernel's sigaction; the handler never returns.
+        let _ = unsafe { syscall!(Sysno::rt_sigaction, signal, at, 0usize, 8usize) };
+    }
+}
+
+static CRASH: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
+
+/// The head of the kernel's `siginfo_t`.
+#[repr(C)]
+struct SigInfo {
+    head: [i32; 4],
+    address: usize,
+}
+
+extern "C" fn crashed(signal: i32, info: *const SigInfo, context: *const u64) {
+    /// Place of the instruction pointer in the kernel's ucontext, in words.
+    const RIP: usize = 5 + 16;
+    // SAFETY: the kernel passes a siginfo and a ucontext, both on this stack.
+    let (address, instruction) = unsafe { ((*info).address, *context.add(RIP) as usize) };
+    let handler = CRASH.load(Ordering::Relaxed);
+    // SAFETY: `on_crash` stored a function of this type before the signal could come.
+    let handler: extern "C" fn(i32, usize, usize) -> ! = unsafe { core::mem::transmute(handler) };
+    handler(signal, address, instruction)
+}
+
+extern "C" fn crash_returned() {
+    exit_group(125)
+}
+
+/// CPUs a task may run on, up to [`CpuSet::MAX`] of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CpuSet([u64; Self::MAX / 64]);
+
+impl CpuSet {
+    /// The largest CPU number plus one.
+    pub const MAX: usize = 1024;
+
+    /// The CPUs the calling task may run on.
+    #[must_use]
+    pub fn of_this_task() -> Self {
+        let mut set = Self([0; Self::MAX / 64]);
+        let at = set.0.as_mut_ptr();
+        // SAFETY: the kernel writes at most that many bytes.
+        let _ = unsafe { syscall!(Sysno::sched_getaffinity, 0usize, Self::MAX / 8, at) };
+        set
+    }
+
+    /// One CPU alone.
+    #[must_use]
+    pub fn only(cpu: usize) -> Self {
+        let mut set = Self([0; Self::MAX / 64]);
+        if let Some(word) = set.0.get_mut(cpu / 64) {
+            *word = 1 << (cpu % 64);
+        }
+        set
+    }
+
+    /// How many CPUs it holds.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.iter().map(|w| w.count_ones() as usize).sum()
+    }
+
+    /// Binds task `id` to these CPUs. Without effect when it may run on none of them.
+    pub fn bind(&self, id: i32) {
+        let at = self.0.as_ptr();
+        // SAFETY: the kernel reads that many bytes.
+        let _ = unsafe { syscall!(Sysno::sched_setaffinity, id, Self::MAX / 8, at) };
+    }
+}
+
+/// The CPU the calling task runs on.
+#[must_use]
+pub fn cpu() -> usize {
+    let mut cpu = 0u32;
+    let at = core::ptr::from_mut(&mut cpu);
+    // SAFETY: the kernel writes one word.
+    let _ = unsafe { syscall!(Sysno::getcpu, at, 0usize, 0usize) };
+    cpu as usize
+}
+
+/// Waits while `word` holds `value`, until woken or `timeout` is over.
+pub fn futex_wait(word: &AtomicU32, value: u32, timeout: Duration) {
+    const WAIT_PRIVATE: usize = 128;
+    let limit = [timeout.as_secs(), u64::from(timeout.subsec_nanos())];
+    // SAFETY: the word is live; a spurious return is allowed.
+    let _ = unsafe { syscall!(Sysno::futex, word.as_ptr(), WAIT_PRIVATE, value, limit.as_ptr()) };
+}
+
+/// Wakes everybody who waits on `word`.
+pub fn futex_wake(word: &AtomicU32) {
+    const WAKE_PRIVATE: usize = 129;
+    // SAFETY: the word is live.
+    let _ = unsafe { syscall!(Sysno::futex, word.as_ptr(), WAKE_PRIVATE, i32::MAX) };
+}
+
+/// Lets others run.
+pub fn yield_now() {
+    // SAFETY: no arguments.
+    let _ = unsafe { syscall!(Sysno::sched_yield) };
+}
+
+/// Time since boot on the monotonic clock.
+#[must_use]
+pub fn now() -> Duration {
+    clock(1)
+}
+
+/// CPU time of the calling process, all its threads.
+#[must_use]
+pub fn cpu_time() -> Duration {
+    clock(2)
+}
+
+fn clock(id: usize) -> Duration {
+    let mut time = [0u64; 2];
+    // SAFETY: the kernel writes a timespec of two words.
+    let _ = unsafe { syscall!(Sysno::clock_gettime, id, time.as_mut_ptr()) };
+    Duration::new(time[0], time[1] as u32)
+}
