@@ -68,6 +68,15 @@ impl Bitmap {
             .map(|first| first * BITS)
     }
 
+    /// How many aligned runs of `order` are free.
+    pub(crate) fn free_runs(&self, order: Order) -> usize {
+        if order.get() > WORD_ORDER {
+            let groups = self.0.chunks(order.pages() / BITS);
+            return groups.filter(|words| words.iter().all(|&word| word == 0)).count();
+        }
+        self.0.iter().map(|word| run_starts(*word, order).count_ones() as usize).sum()
+    }
+
     /// The first free slot in `first..first + len`, if one is.
     pub(crate) fn first_free(&self, first: usize, len: usize) -> Option<usize> {
         each_word(first, len).find_map(|(index, mask)| {
@@ -158,6 +167,8 @@ mod tests {
             let order = Order::new(order).unwrap();
             let from = from & !(order.pages() - 1);
             prop_assert_eq!(taken(&bits).free_run(order, from), plain_free_run(&bits, order, from));
+            let runs = bits.chunks(order.pages()).filter(|run| !run.contains(&true)).count();
+            prop_assert_eq!(taken(&bits).free_runs(order), runs);
         }
 
         #[test]

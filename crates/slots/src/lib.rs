@@ -16,9 +16,10 @@
 //!                      everything is freed (from partly, too)
 //! ```
 //!
-//! An allocation tries, in this order: the CPU's current cluster; a *roomy* one of its order; a
-//! *free* one; and when there is none of these, whatever clusters have a hole that is large enough,
-//! those of its own order first.
+//! An allocation tries, in this order: the CPU's current cluster; a *roomy* one of its order; while
+//! free clusters are scarce, one of its order with any room, so that the free ones are left to other
+//! orders; a *free* one; and when there is none of these, whatever clusters have a hole that is
+//! large enough, other CPUs' current ones too.
 //!
 //! The states and the order of attempts are those of the kernel series "mm, swap: rework of swap
 //! allocator locks" ([`twins::Series`]), with two changes. A cluster does not become roomy with the
@@ -71,8 +72,11 @@ use sync::{Mutex, MutexGuard};
 
 const ORDERS: usize = Order::MAX.get() as usize + 1;
 
-/// Free slots from which on a cluster of single pages is roomy.
-const ROOMY: usize = CLUSTER_SLOTS / 8;
+/// A cluster is roomy when one in this many of its runs is free.
+const ROOMY: usize = 8;
+
+/// Free clusters are scarce when they are not one in this many.
+const SCARCE: usize = 16;
 
 /// Clusters that an allocation of more than one page searches in its last resort, in each set.
 const TRIES: usize = 64;
@@ -255,8 +259,19 @@ enum StateMarks {
     Free,
     /// Every slot is taken.
     Full,
-    /// It has a free slot: in `partly` of this order, and in `roomy` when the search is worth it.
-    Partly { order: Order, roomy: bool },
+    /// It has a free slot: in `partly` of this order, and in another set if there is room in it.
+    Partly { order: Order, room: Room },
+}
+
+/// Whether an allocation should come to a partly taken cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Room {
+    /// It has no run for a folio of its order.
+    None,
+    /// It has a run, but is a CPU's own or has few: in `spare`, searched when others are not.
+    Spare,
+    /// It has runs enough to make it one's own: in `roomy`.
+    Enough,
 }
 
 /// What a CPU remembers. Only notes: whoever follows one takes the cluster lock and looks.
@@ -278,6 +293,7 @@ pub struct Slots {
     cpus: Box<[Cpu]>,
     free: Marks,
     roomy: [Marks; ORDERS],
+    spare: [Marks; ORDERS],
     partly: [Marks; ORDERS],
     /// Clusters below this number were in use at some time.
     touched: AtomicU32,
@@ -306,6 +322,7 @@ impl Slots {
             cpus: (0..config.cpus).map(|_| Cpu::new()).collect(),
             free,
             roomy: marks(),
+            spare: marks(),
             partly: marks(),
             touched: AtomicU32::new(0),
             moves: AtomicU64::new(0),
@@ -335,7 +352,7 @@ impl Slots {
     pub fn table_bytes(&self) -> usize {
         size_of_val(&*self.clusters)
             + size_of_val(&*self.cpus)
-            + (1 + 2 * ORDERS) * self.free.bytes()
+            + (1 + 3 * ORDERS) * self.free.bytes()
     }
 
     /// Times a cluster changed from one state to another since the start.
@@ -358,8 +375,17 @@ impl Slots {
         let own = usize::from(order.get());
         self.alloc_in_current(order, cpu)
             .or_else(|| self.search(&self.roomy[own], order, cpu, TRIES))
+            .or_else(|| self.alloc_in_spare(order, cpu))
             .or_else(|| self.alloc_in_free(order, cpu))
             .or_else(|| self.last_resort(order, cpu))
+    }
+
+    /// While free clusters are scarce, a run in a cluster of this order that has only few: so that
+    /// the free clusters are left to other orders.
+    fn alloc_in_spare(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
+        let scarce = self.free.len() * SCARCE < self.clusters.len();
+        let spare = &self.spare[usize::from(order.get())];
+        scarce.then(|| self.search(spare, order, cpu, TRIES)).flatten()
     }
 
     /// A run in the current cluster, from where the last allocation stopped.
@@ -371,7 +397,7 @@ impl Slots {
         }
         let mut cluster = self.lock(number);
         let state = &mut *cluster.state;
-        let lent = state.lent && order == Order::PAGE;
+        let lent = state.lent && order == Order::PAGE && state.room() == Room::None;
         if state.marks == StateMarks::Free || state.order != order && !lent {
             return None; // it was emptied, and is nobody's or serves another order now
         }
@@ -393,16 +419,13 @@ impl Slots {
     }
 
     /// A run wherever there is one, as far as the search goes: a single page wherever a slot is
-    /// free; a larger folio in clusters of its own order that other CPUs have, then where a larger
-    /// order has room, then in some clusters of any order, whose holes may have grown together.
+    /// free; a larger folio in clusters of its own or a larger order that have room, those of other
+    /// CPUs too, then in some clusters of any order, whose holes may have grown together.
     fn last_resort(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
         let own = usize::from(order.get());
         let tries = if order == Order::PAGE { usize::MAX } else { TRIES };
-        let others = || self.partly[..own].iter().chain(&self.partly[own + 1..]);
-        core::iter::once(&self.partly[own])
-            .chain(&self.roomy[own + 1..])
-            .chain(others())
-            .find_map(|set| self.search(set, order, cpu, tries))
+        let room = self.spare[own..].iter().chain(&self.roomy[own + 1..]);
+        room.chain(&self.partly).find_map(|set| self.search(set, order, cpu, tries))
     }
 
     /// Searches up to `tries` clusters of a set, from where this CPU found one last.
@@ -519,15 +542,20 @@ impl Slots {
         match marks {
             StateMarks::Free => [Some(&self.free), None],
             StateMarks::Full => [None, None],
-            StateMarks::Partly { order, roomy } => {
+            StateMarks::Partly { order, room } => {
                 let order = usize::from(order.get());
-                [Some(&self.partly[order]), roomy.then_some(&self.roomy[order])]
+                let second = match room {
+                    Room::None => None,
+                    Room::Spare => Some(&self.spare[order]),
+                    Room::Enough => Some(&self.roomy[order]),
+                };
+                [Some(&self.partly[order]), second]
             }
         }
     }
 
     fn all_sets(&self) -> impl Iterator<Item = &Marks> {
-        core::iter::once(&self.free).chain(&self.roomy).chain(&self.partly)
+        core::iter::once(&self.free).chain(&self.roomy).chain(&self.spare).chain(&self.partly)
     }
 
     /// Compares every table with every other and panics at the first difference. For tests and
@@ -582,15 +610,20 @@ impl State {
         match usize::from(self.count) {
             0 if !self.owned => StateMarks::Free,
             CLUSTER_SLOTS => StateMarks::Full,
-            _ => StateMarks::Partly { order: self.order, roomy: !self.owned && self.is_roomy() },
+            _ => StateMarks::Partly { order: self.order, room: self.room() },
         }
     }
 
-    /// Whether the next CPU of this order should come here.
-    fn is_roomy(&self) -> bool {
-        match self.order {
-            Order::PAGE => CLUSTER_SLOTS - usize::from(self.count) >= ROOMY,
-            order => self.taken.free_run(order, 0).is_some(),
+    fn room(&self) -> Room {
+        let runs = match self.order {
+            Order::PAGE => CLUSTER_SLOTS - usize::from(self.count),
+            order => self.taken.free_runs(order),
+        };
+        let enough = (CLUSTER_SLOTS / self.order.pages() / ROOMY).max(1);
+        match runs {
+            0 => Room::None,
+            _ if self.owned || runs < enough => Room::Spare,
+            _ => Room::Enough,
         }
     }
 
