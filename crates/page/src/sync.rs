@@ -7,7 +7,7 @@
 #[cfg(not(loom))]
 pub use rustix_futex_sync::lock_api;
 #[cfg(not(loom))]
-pub use rustix_futex_sync::{Condvar, Mutex, MutexGuard, RwLock};
+pub use rustix_futex_sync::{Mutex, MutexGuard, RawRwLock, RwLock};
 
 /// Atomic integers: `core`'s, or loom's under `--cfg loom`.
 pub mod atomic {

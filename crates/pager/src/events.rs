@@ -17,20 +17,16 @@ use octavo_sys::task;
 use octavo_sys::uffd::Event;
 
 impl Pager {
-    /// Reads everything there is to read: applies events, queues faults.
+    /// Reads once what there is to read: applies events, queues faults. What was read may be
+    /// behind something unread; then the answer to it fails, and [`Pager::catch_up`] reads on.
     pub fn read_events(&self, worker: &mut Worker) {
+        let mut events = [const { None }; 16];
         let _gate = self.gate.write();
-        loop {
-            let mut events = [const { None }; 16];
-            let Ok(read) = self.program.read(&mut events) else {
-                self.die("the userfaultfd cannot be read")
-            };
-            if read.is_empty() {
-                return;
-            }
-            for event in read.iter().flatten() {
-                self.apply(worker, event);
-            }
+        let Ok(read) = self.program.read(&mut events) else {
+            self.die("the userfaultfd cannot be read")
+        };
+        for event in read.iter().flatten() {
+            self.apply(worker, event);
         }
     }
 

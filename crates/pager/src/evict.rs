@@ -418,6 +418,7 @@ impl Pager {
 
     /// The life of an evictor: sleeps until the budget wants it, works until it does not.
     pub fn run_evictor(&self, worker: &mut Worker) -> ! {
+        self.note_evictor(worker.number, task::id());
         loop {
             while self.budget.wants_more_eviction() && self.is_armed() {
                 match self.evict_step(worker) {

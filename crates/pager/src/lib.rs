@@ -30,6 +30,7 @@ pub mod budget;
 pub mod events;
 pub mod evict;
 mod fork;
+pub mod gate;
 pub mod pager;
 pub mod program;
 pub mod regions;

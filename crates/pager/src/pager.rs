@@ -5,6 +5,7 @@
 
 use crate::arena::PoolArena;
 use crate::budget::Budget;
+use crate::gate::Gate;
 use crate::evict::{Bell, Sweep};
 use crate::program::{BATCH, Program, Staging};
 use crate::regions::Regions;
@@ -15,7 +16,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use octavo_codec::Codec;
 use octavo_page::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use octavo_page::sync::{Mutex, RwLock};
+use octavo_page::sync::Mutex;
 use octavo_page::{PAGE_SIZE, Unit};
 use octavo_store::{How, Scratch, Store};
 use octavo_sys::file::{Fd, Text};
@@ -60,9 +61,7 @@ pub struct Pager {
     pub(crate) config: Config,
     pub(crate) program: Program,
     pub(crate) maps: Maps,
-    /// Shut (written) while pages are taken and events applied; open (read) while faults are
-    /// answered.
-    pub(crate) gate: RwLock<()>,
+    pub(crate) gate: Gate,
     pub(crate) table: Table,
     pub(crate) regions: Mutex<Regions>,
     pub(crate) sweep: Mutex<Sweep>,
@@ -74,6 +73,8 @@ pub struct Pager {
     /// Pages of registered ranges that were unmapped so far.
     pub(crate) unmapped: Counter,
     stuck: AtomicBool,
+    /// Task ids of the evictors; 0 where there is none.
+    evictors: [AtomicU32; MAX_EVICTORS],
     stagings: Box<[Staging]>,
     armed: AtomicBool,
     pub(crate) target: Fd,
@@ -192,7 +193,7 @@ impl Pager {
             config,
             program,
             maps,
-            gate: RwLock::new(()),
+            gate: Gate::new(),
             table: Table::new(MAX_LEAVES),
             regions: Mutex::new(Regions::new(MAX_REGIONS)),
             sweep: Mutex::new(Sweep::default()),
@@ -203,6 +204,7 @@ impl Pager {
             last_thread: LastThread::default(),
             unmapped: Counter::default(),
             stuck: AtomicBool::new(false),
+            evictors: [const { AtomicU32::new(0) }; MAX_EVICTORS],
             stagings: stagings?.into_boxed_slice(),
             armed: AtomicBool::new(false),
             target,
@@ -222,6 +224,14 @@ impl Pager {
 
     pub(crate) fn note_stuck(&self, stuck: bool) {
         self.stuck.store(stuck, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_evictor(&self, worker: usize, id: i32) {
+        self.evictors[worker - 1].store(id as u32, Ordering::Relaxed);
+    }
+
+    pub(crate) fn evictor_ids(&self) -> impl Iterator<Item = i32> {
+        self.evictors.iter().map(|id| id.load(Ordering::Relaxed) as i32).filter(|id| *id != 0)
     }
 
     pub(crate) fn arm(&self) {

@@ -19,7 +19,7 @@
 use crate::regions::Span;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use octavo_page::PAGE_SIZE;
-use octavo_sys::file::Fd;
+use octavo_sys::file::{self, Fd};
 use octavo_sys::memory::Reserve;
 use octavo_sys::scan::{PageMap, Run};
 use octavo_sys::uffd::{Event, Stopped, Uffd, feature};
@@ -89,6 +89,13 @@ impl Program {
     #[must_use]
     pub const fn fd(&self) -> &Fd {
         self.uffd.fd()
+    }
+
+    /// Whether there is something to [`Program::read`].
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        let mut watches = [file::Watch::readable(self.fd())];
+        file::poll(&mut watches, Some(core::time::Duration::ZERO)).is_ok_and(|n| n > 0)
     }
 
     /// Faults and events, oldest faults first; empty when there is nothing.

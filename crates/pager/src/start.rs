@@ -299,7 +299,7 @@ fn store(limit: usize, cpus: usize) -> Result<Store<PoolArena>> {
     let pool = octavo_pool::Config {
         chain: ChainLength::default(),
         max_object: octavo_page::Unit::MAX.bytes(),
-        max_objects: capacity,
+        max_objects: capacity * 2,
     };
     let seed = task::now().as_nanos() as u64;
     let config = octavo_store::Config { capacity_pages: capacity, pool, cpus, seed };

@@ -17,6 +17,11 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
+    /// Adds one; gives the number before.
+    pub fn next(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// The number so far.
     #[must_use]
     pub fn get(&self) -> u64 {
@@ -92,7 +97,7 @@ pub struct Counters {
     pub unlisted: Counter,
     /// Pages lost to damage.
     pub lost: Counter,
-    /// From reading a fault to its answer.
+    /// From reading a fault to its answer, of one fault in eight.
     pub fault_time: Times,
 }
 

@@ -18,7 +18,7 @@ use octavo_page::PAGE_SIZE;
 use octavo_sys::file::{Fd, Text};
 use octavo_sys::maps::Mapping;
 use octavo_sys::memory;
-use octavo_sys::task::{self, CpuSet};
+use octavo_sys::task::{self, CpuSet, Policy};
 
 /// Memory appears at 4 GB/s at most: what comes within a millisecond, in pages.
 const PAGES_PER_MS: u64 = 1024;
@@ -86,6 +86,14 @@ struct Place {
     last_thread: u32,
     /// Looks until a lone thread is believed to be alone.
     crowd: u32,
+    /// Looks in a row that found the thread on another CPU than the server.
+    apart: u32,
+    /// Faults answered at the last look, and looks in a row that found none answered and one
+    /// waiting.
+    faults: u64,
+    waited: u32,
+    /// Looks until the server may be of policy "idle" again.
+    starved: u32,
 }
 
 impl<'a> Watch<'a> {
@@ -112,7 +120,18 @@ impl<'a> Watch<'a> {
             listed_at: Duration::ZERO,
             strangers: 0,
             said: false,
-            place: Place { server, target, all, cpu: None, last_thread: 0, crowd: 0 },
+            place: Place {
+                server,
+                target,
+                all,
+                cpu: None,
+                last_thread: 0,
+                crowd: 0,
+                apart: 0,
+                faults: 0,
+                waited: 0,
+                starved: 0,
+            },
         })
     }
 
@@ -209,24 +228,60 @@ impl<'a> Watch<'a> {
 }
 
 impl Place {
-    /// Looks how many crowded looks a second thread is remembered.
+    /// Looks for which a second thread is remembered.
     const MEMORY: u32 = 100;
 
-    /// A wake-up across CPUs costs many times a switch on one. So the server runs on the CPU of
-    /// the thread that waits for it, as long as that is one thread.
+    /// Looks that find the thread elsewhere before the server follows it.
+    const PATIENCE: u32 = 5;
+
+    /// Looks for which a server that was left waiting stays normal.
+    const STARVED: u32 = 1000;
+
+    /// A wake-up across CPUs costs many times a switch on one. So the server stays on the CPU of the
+    /// one thread that faults, and evictors stay away from it. The scheduler would move the thread
+    /// to an idle CPU each time the server wakes it, since its own is busy with the server; as a
+    /// task of policy "idle" the server does not make it busy. Where others are busy there, such a
+    /// server would starve: it is normal again for a while when a fault was left waiting.
     fn server(&mut self, pager: &Pager) {
-        let Some(thread) = pager.last_thread.take() else { return };
+        self.starved = self.starved.saturating_sub(1);
+        let faults = pager.counters.faults.get();
+        let waiting = pager.program.has_events() && self.faults == faults;
+        self.waited = if waiting { self.waited + 1 } else { 0 };
+        self.faults = faults;
+        if self.waited > 1 && self.cpu.is_some() {
+            self.starved = Self::STARVED;
+        }
+        let thread = pager.last_thread.take();
         self.crowd = self.crowd.saturating_sub(1);
-        if self.last_thread != 0 && self.last_thread != thread {
+        if let Some(thread) = thread
+            && core::mem::replace(&mut self.last_thread, thread) != thread
+        {
             self.crowd = Self::MEMORY;
         }
-        self.last_thread = thread;
-        let wanted = if self.crowd > 0 { None } else { cpu_of(self.target, thread) };
-        if wanted == self.cpu {
+        if self.crowd > 0 || self.starved > 0 {
+            return self.bind(pager, None);
+        }
+        let Some(thread) = thread else { return };
+        let found = cpu_of(self.target, thread);
+        self.apart = if found == self.cpu { 0 } else { self.apart + 1 };
+        if self.cpu.is_none() || self.apart > Self::PATIENCE {
+            self.bind(pager, found);
+        }
+    }
+
+    fn bind(&mut self, pager: &Pager, cpu: Option<usize>) {
+        self.apart = 0;
+        if cpu == self.cpu {
             return;
         }
-        self.cpu = wanted;
-        wanted.map_or(self.all, CpuSet::only).bind(self.server);
+        self.cpu = cpu;
+        let (server, evictors, policy) = match cpu {
+            Some(cpu) => (CpuSet::only(cpu), self.all.without(cpu), Policy::Idle),
+            None => (self.all, self.all, Policy::Normal),
+        };
+        task::set_policy(self.server, policy);
+        server.bind(self.server);
+        pager.evictor_ids().for_each(|id| evictors.bind(id));
     }
 }
 

@@ -307,6 +307,16 @@ impl CpuSet {
         set
     }
 
+    /// These CPUs but one; all of them if that would leave none.
+    #[must_use]
+    pub fn without(&self, cpu: usize) -> Self {
+        let mut set = *self;
+        if let Some(word) = set.0.get_mut(cpu / 64) {
+            *word &= !(1 << (cpu % 64));
+        }
+        if set.count() == 0 { *self } else { set }
+    }
+
     /// How many CPUs it holds.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -319,6 +329,23 @@ impl CpuSet {
         // SAFETY: the kernel reads that many bytes.
         let _ = unsafe { syscall!(Sysno::sched_setaffinity, id, Self::MAX / 8, at) };
     }
+}
+
+/// How the scheduler treats a task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Policy {
+    /// Like everybody.
+    Normal = 0,
+    /// Behind everybody (`SCHED_IDLE`): a CPU that runs only such tasks counts as idle.
+    Idle = 5,
+}
+
+/// Sets the policy of task `id`. Without effect where the system forbids it.
+pub fn set_policy(id: i32, policy: Policy) {
+    let priority = 0i32;
+    let at = core::ptr::from_ref(&priority);
+    // SAFETY: the kernel reads one word.
+    let _ = unsafe { syscall!(Sysno::sched_setscheduler, id, policy as usize, at) };
 }
 
 /// The CPU the calling task runs on.
