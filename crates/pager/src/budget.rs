@@ -93,7 +93,7 @@ impl Budget {
     /// Whether the store takes so much of the limit that density matters more than speed.
     #[must_use]
     pub fn wants_density(&self) -> bool {
-        self.stored.load(Ordering::Relaxed) > self.limit * 9 / 20
+        self.stored.load(Ordering::Relaxed) > self.limit * 3 / 5
     }
 
     /// Whether the program has more resident than [`FLOOR`].
@@ -166,7 +166,7 @@ mod tests {
         budget.measured(20 * MIB);
         budget.stores(10 * MIB);
         assert!(budget.above_floor() && !budget.wants_density());
-        budget.stores(17 * MIB);
+        budget.stores(20 * MIB);
         assert!(!budget.above_floor() && budget.wants_density());
     }
 

@@ -86,8 +86,6 @@ struct Place {
     last_thread: u32,
     /// Looks until a lone thread is believed to be alone.
     crowd: u32,
-    /// Looks in a row that found the thread on another CPU than the server.
-    apart: u32,
     /// Faults answered at the last look, and looks in a row that found none answered and one
     /// waiting.
     faults: u64,
@@ -127,7 +125,6 @@ impl<'a> Watch<'a> {
                 cpu: None,
                 last_thread: 0,
                 crowd: 0,
-                apart: 0,
                 faults: 0,
                 waited: 0,
                 starved: 0,
@@ -231,8 +228,8 @@ impl Place {
     /// Looks for which a second thread is remembered.
     const MEMORY: u32 = 100;
 
-    /// Looks that find the thread elsewhere before the server follows it.
-    const PATIENCE: u32 = 5;
+    /// Looks for which a fault may wait before the server counts as starved.
+    const PATIENT: u32 = 10;
 
     /// Looks for which a server that was left waiting stays normal.
     const STARVED: u32 = 1000;
@@ -248,7 +245,7 @@ impl Place {
         let waiting = pager.program.has_events() && self.faults == faults;
         self.waited = if waiting { self.waited + 1 } else { 0 };
         self.faults = faults;
-        if self.waited > 1 && self.cpu.is_some() {
+        if self.waited > Self::PATIENT && self.cpu.is_some() {
             self.starved = Self::STARVED;
         }
         let thread = pager.last_thread.take();
@@ -263,14 +260,10 @@ impl Place {
         }
         let Some(thread) = thread else { return };
         let found = cpu_of(self.target, thread);
-        self.apart = if found == self.cpu { 0 } else { self.apart + 1 };
-        if self.cpu.is_none() || self.apart > Self::PATIENCE {
-            self.bind(pager, found);
-        }
+        self.bind(pager, found);
     }
 
     fn bind(&mut self, pager: &Pager, cpu: Option<usize>) {
-        self.apart = 0;
         if cpu == self.cpu {
             return;
         }
@@ -281,6 +274,7 @@ impl Place {
         };
         task::set_policy(self.server, policy);
         server.bind(self.server);
+        evictors.bind(task::id()); // and so does the watch
         pager.evictor_ids().for_each(|id| evictors.bind(id));
     }
 }

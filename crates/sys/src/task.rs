@@ -182,11 +182,12 @@ pub fn borrow_fd(pidfd: &Fd, raw: i32) -> Result<Fd> {
     unsafe { syscall!(Sysno::pidfd_getfd, pidfd.raw(), raw, 0usize) }.map(|n| Fd::own(n as i32))
 }
 
-/// Leaves the terminal and the process group of the program, and its working directory.
+/// Leaves the process group of the program, and its working directory. It stays in the session:
+/// the scheduler treats sessions as groups, and weighs policies only within one.
 pub fn detach() {
     // SAFETY: changes only this task; each call may fail without harm.
     unsafe {
-        let _ = syscall!(Sysno::setsid);
+        let _ = syscall!(Sysno::setpgid, 0usize, 0usize);
         let _ = syscall!(Sysno::chdir, c"/".as_ptr());
     }
 }
