@@ -26,6 +26,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod deflate;
 mod lz4;
 mod memory;
 mod name;

@@ -1,0 +1,87 @@
+//! The bit stream of deflate: the first bit is the lowest of the first byte.
+
+/// Reads bits. Behind the end there are zeros without end; [`Reader::overran`] tells whether any
+/// of them was taken, so that the hot path need not ask at every step.
+pub struct Reader<'a> {
+    input: &'a [u8],
+    /// The next byte to load. Past the end it counts the zero bytes made up.
+    at: usize,
+    /// Loaded and not yet taken: at least `count` bits. Higher bits are either zero or what the
+    /// next load will put there anyway.
+    bits: u64,
+    count: u32,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(input: &'a [u8]) -> Self {
+        Self { input, at: 0, bits: 0, count: 0 }
+    }
+
+    /// Loads until at least 56 bits are there to be taken.
+    #[inline(always)]
+    pub fn refill(&mut self) {
+        if let Some(Some(chunk)) = self.input.get(self.at..).map(<[u8]>::first_chunk) {
+            self.bits |= u64::from_le_bytes(*chunk) << self.count;
+            self.at += ((63 - self.count) / 8) as usize;
+            self.count |= 56;
+        } else {
+            self.refill_at_end();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refill_at_end(&mut self) {
+        while self.count < 56 {
+            let byte = self.input.get(self.at).copied().unwrap_or(0);
+            self.bits |= u64::from(byte) << self.count;
+            self.at += 1;
+            self.count += 8;
+        }
+    }
+
+    /// The loaded bits; those beyond the count loaded are not to be trusted.
+    #[inline(always)]
+    pub fn peek(&self) -> u64 {
+        self.bits
+    }
+
+    /// Drops `n` loaded bits.
+    #[inline(always)]
+    pub fn consume(&mut self, n: u32) {
+        debug_assert!(n <= self.count, "{n} bits of {} taken", self.count);
+        self.bits >>= n;
+        self.count -= n;
+    }
+
+    /// Takes `n` bits, at most 32, loading as needed.
+    #[inline(always)]
+    pub fn take(&mut self, n: u32) -> u32 {
+        self.refill();
+        let bits = self.bits & ((1 << n) - 1);
+        self.consume(n);
+        bits as u32
+    }
+
+    /// Whether bits from behind the end were taken.
+    pub fn overran(&self) -> bool {
+        self.position() > self.input.len()
+    }
+
+    /// Bytes of which at least one bit was taken.
+    pub fn position(&self) -> usize {
+        self.at - (self.count / 8) as usize
+    }
+
+    /// Drops the rest of the current byte and returns all bytes after it.
+    pub fn align(&mut self) -> &'a [u8] {
+        self.input.get(self.position()..).unwrap_or(&[])
+    }
+
+    /// Goes on reading `bytes` bytes after [`Reader::position`], at the start of a byte.
+    pub fn skip(&mut self, bytes: usize) {
+        self.at = self.position() + bytes;
+        self.bits = 0;
+        self.count = 0;
+    }
+}

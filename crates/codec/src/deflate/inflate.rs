@@ -1,0 +1,392 @@
+//! The decoder: any deflate stream, into a buffer that holds the whole output.
+//!
+//! The output buffer is also the window, so a match is a copy within it. Copies go 16 or 8 bytes
+//! at a time and may write past the match, over bytes that are decoded later; near the end of the
+//! buffer they go byte by byte. Input is loaded eight bytes at a time; behind its end come zeros,
+//! and whether any was used is asked once for a block: the output bounds how long that can take.
+
+use super::bits::Reader;
+use super::huffman::{BadCode, Decoder, Incomplete};
+use super::symbols::{
+    DISTANCE_CLASSES, DISTANCES, END_OF_BLOCK, FIRST_LENGTH, FIXED_DISTANCE, FIXED_LITLEN,
+    LENGTH_CLASSES, LITLENS, PRECODE_ORDER,
+};
+use core::fmt;
+
+/// Why a stream is no deflate, or none that gives this output.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InflateError {
+    /// The input ends before the stream does.
+    InputEnds,
+    /// The output would be longer than the buffer.
+    OutputFull,
+    /// A block of the type that does not exist.
+    BlockType,
+    /// A stored block whose length and its complement disagree.
+    StoredLength,
+    /// A header with more symbols than exist, a repeat of nothing, or a repeat past the end.
+    Header,
+    /// Code lengths that make no code.
+    Code,
+    /// Bits that are no codeword, or a symbol that does not exist.
+    Symbol,
+    /// A match from before the beginning.
+    Distance,
+}
+
+impl fmt::Display for InflateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InputEnds => "the input ends inside the stream",
+            Self::OutputFull => "the output is longer than the room for it",
+            Self::BlockType => "a block of type 3, which does not exist",
+            Self::StoredLength => "a stored block whose length does not agree with its complement",
+            Self::Header => "a block header that lists what cannot be",
+            Self::Code => "code lengths that make no prefix code",
+            Self::Symbol => "bits that stand for no symbol",
+            Self::Distance => "a match that begins before the output",
+        })
+    }
+}
+
+impl core::error::Error for InflateError {}
+
+impl From<BadCode> for InflateError {
+    fn from(_: BadCode) -> Self {
+        Self::Code
+    }
+}
+
+/// A stream decoded to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Inflated {
+    /// Bytes of input that the stream took, to the end of the byte with its last bit.
+    pub consumed: usize,
+    /// Bytes of output.
+    pub written: usize,
+}
+
+/// Entries of [`Decoder`] for literals, the end of the block, lengths and distances:
+///
+/// ```text
+///   31            16 15   12 11    8 7             0
+///   value or base     kind   extra    codeword + extra bits
+/// ```
+/// The low byte is what to consume; the codeword's own length is that minus the extra bits.
+const LITERAL: u32 = 1 << 12;
+const MATCH: u32 = 1 << 13;
+const END: u32 = 1 << 14;
+const INVALID: u32 = 1 << 15;
+
+fn class_meaning(class: Option<&super::symbols::Class>) -> u32 {
+    match class {
+        Some(c) => u32::from(c.base) << 16 | MATCH | u32::from(c.extra) << 8 | u32::from(c.extra),
+        None => INVALID,
+    }
+}
+
+fn litlen_meaning(symbol: usize) -> u32 {
+    match symbol {
+        0..END_OF_BLOCK => (symbol as u32) << 16 | LITERAL,
+        END_OF_BLOCK => END,
+        _ => class_meaning(LENGTH_CLASSES.get(symbol - FIRST_LENGTH)),
+    }
+}
+
+fn distance_meaning(symbol: usize) -> u32 {
+    class_meaning(DISTANCE_CLASSES.get(symbol))
+}
+
+/// The value of an entry whose codeword is at the front of `bits`: base plus extra bits.
+#[inline(always)]
+fn value(entry: u32, bits: u64) -> usize {
+    let extra = entry >> 8 & 15;
+    let codeword = (entry & 0xff) - extra;
+    (entry >> 16) as usize + (bits >> codeword & ((1 << extra) - 1)) as usize
+}
+
+/// The tables of a block.
+pub struct Tables {
+    litlen: Decoder<1024>,
+    distance: Decoder<256>,
+}
+
+impl Tables {
+    const fn new() -> Self {
+        Self { litlen: Decoder::new(), distance: Decoder::new() }
+    }
+
+    fn build(&mut self, litlen: &[u8], distance: &[u8]) -> Result<(), BadCode> {
+        self.litlen.build(litlen, litlen_meaning, Incomplete::AcceptOneOrNone)?;
+        self.distance.build(distance, distance_meaning, Incomplete::AcceptOneOrNone)
+    }
+
+    #[inline(always)]
+    fn litlen(&self, bits: u64) -> u32 {
+        let entry = self.litlen.look_up(bits);
+        if entry != 0 { entry } else { long(self.litlen.walk(bits), litlen_meaning) }
+    }
+
+    #[inline(always)]
+    fn distance(&self, bits: u64) -> u32 {
+        let entry = self.distance.look_up(bits);
+        if entry != 0 { entry } else { long(self.distance.walk(bits), distance_meaning) }
+    }
+}
+
+fn long(found: Option<(usize, u32)>, meaning: fn(usize) -> u32) -> u32 {
+    found.map_or(INVALID, |(symbol, length)| meaning(symbol) + length)
+}
+
+/// A decoder of deflate and the memory it needs, about 7 KiB.
+pub struct Inflate {
+    tables: Tables,
+    precode: Decoder<128>,
+    /// Whether `tables` are those of a fixed block.
+    fixed: bool,
+}
+
+impl Default for Inflate {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Inflate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inflate").finish_non_exhaustive()
+    }
+}
+
+impl Inflate {
+    /// A decoder.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { tables: Tables::new(), precode: Decoder::new(), fixed: false }
+    }
+
+    /// Decodes the raw deflate stream at the front of `input` into the front of `out`. What lies
+    /// in `out` behind the bytes written, or after an error, is undefined.
+    ///
+    /// # Errors
+    /// [`InflateError`] says what is wrong with the stream, or that `out` is too short for it.
+    pub fn inflate(&mut self, input: &[u8], out: &mut [u8]) -> Result<Inflated, InflateError> {
+        let mut reader = Reader::new(input);
+        let mut written = 0;
+        loop {
+            let last = reader.take(1) == 1;
+            written = match reader.take(2) {
+                0 => stored(&mut reader, out, written),
+                1 => self.fixed(&mut reader, out, written),
+                2 => self.dynamic(&mut reader, out, written),
+                _ => Err(InflateError::BlockType),
+            }
+            // Zeros made up behind the end may have led to any other error.
+            .map_err(|error| if reader.overran() { InflateError::InputEnds } else { error })?;
+            if reader.overran() {
+                return Err(InflateError::InputEnds);
+            }
+            if last {
+                return Ok(Inflated { consumed: reader.position(), written });
+            }
+        }
+    }
+
+    fn fixed(
+        &mut self,
+        reader: &mut Reader<'_>,
+        out: &mut [u8],
+        at: usize,
+    ) -> Result<usize, InflateError> {
+        if !self.fixed {
+            self.tables.build(&FIXED_LITLEN, &FIXED_DISTANCE)?;
+            self.fixed = true;
+        }
+        body(reader, &self.tables, out, at)
+    }
+
+    fn dynamic(
+        &mut self,
+        reader: &mut Reader<'_>,
+        out: &mut [u8],
+        at: usize,
+    ) -> Result<usize, InflateError> {
+        self.fixed = false;
+        let mut lengths = [0; LITLENS + DISTANCES];
+        let litlens = self.header(reader, &mut lengths)?;
+        let (litlen, distance) = lengths.split_at(litlens);
+        if litlen[END_OF_BLOCK] == 0 {
+            return Err(InflateError::Code);
+        }
+        self.tables.build(litlen, &distance[..DISTANCES.min(distance.len())])?;
+        body(reader, &self.tables, out, at)
+    }
+
+    /// Reads the code lengths of a dynamic block: those of literals and lengths, as many as
+    /// returned, then those of distances, then zeros.
+    fn header(
+        &mut self,
+        reader: &mut Reader<'_>,
+        lengths: &mut [u8; LITLENS + DISTANCES],
+    ) -> Result<usize, InflateError> {
+        let litlens = 257 + reader.take(5) as usize;
+        let distances = 1 + reader.take(5) as usize;
+        let listed = 4 + reader.take(4) as usize;
+        if litlens > LITLENS || distances > DISTANCES {
+            return Err(InflateError::Header);
+        }
+        let mut precode = [0; 19];
+        for &symbol in &PRECODE_ORDER[..listed] {
+            precode[usize::from(symbol)] = reader.take(3) as u8;
+        }
+        self.precode.build(
+            &precode,
+            |symbol| (symbol as u32) << 16 | LITERAL,
+            Incomplete::Refuse,
+        )?;
+
+        let wanted = &mut lengths[..litlens + distances];
+        let mut at = 0;
+        while at < wanted.len() {
+            reader.refill();
+            let entry = self.precode.look_up(reader.peek());
+            reader.consume(entry & 0xff);
+            let symbol = (entry >> 16) as u8;
+            let (length, times) = match symbol {
+                0..16 => (symbol, 1),
+                16 if at == 0 => return Err(InflateError::Header),
+                16 => (wanted[at - 1], 3 + reader.take(2) as usize),
+                17 => (0, 3 + reader.take(3) as usize),
+                _ => (0, 11 + reader.take(7) as usize),
+            };
+            let end = at + times;
+            wanted.get_mut(at..end).ok_or(InflateError::Header)?.fill(length);
+            at = end;
+        }
+        Ok(litlens)
+    }
+}
+
+fn stored(reader: &mut Reader<'_>, out: &mut [u8], at: usize) -> Result<usize, InflateError> {
+    let rest = reader.align();
+    let (header, rest) = rest.split_first_chunk::<4>().ok_or(InflateError::InputEnds)?;
+    let length = u16::from_le_bytes([header[0], header[1]]);
+    if length != !u16::from_le_bytes([header[2], header[3]]) {
+        return Err(InflateError::StoredLength);
+    }
+    let bytes = rest.get(..length.into()).ok_or(InflateError::InputEnds)?;
+    let end = at + bytes.len();
+    out.get_mut(at..end).ok_or(InflateError::OutputFull)?.copy_from_slice(bytes);
+    reader.skip(4 + bytes.len());
+    Ok(end)
+}
+
+/// Decodes the symbols of one block into `out` from `at`, and returns where they end.
+fn body(
+    reader: &mut Reader<'_>,
+    tables: &Tables,
+    out: &mut [u8],
+    mut at: usize,
+) -> Result<usize, InflateError> {
+    loop {
+        // 56 bits are two literals of 15 bits and what is looked up of a third.
+        reader.refill();
+        let mut entry = tables.litlen(reader.peek());
+        let mut literals = 0;
+        while entry & LITERAL != 0 && literals < 3 {
+            *out.get_mut(at).ok_or(InflateError::OutputFull)? = (entry >> 16) as u8;
+            at += 1;
+            literals += 1;
+            reader.consume(entry & 0xff);
+            if literals < 3 {
+                entry = tables.litlen(reader.peek());
+            }
+        }
+        if literals == 3 {
+            continue;
+        }
+        // The codeword is at the front still: a length and a distance are 48 bits at most.
+        reader.refill();
+        if entry & MATCH == 0 {
+            reader.consume(entry & 0xff);
+            return if entry & END != 0 { Ok(at) } else { Err(InflateError::Symbol) };
+        }
+        let length = value(entry, reader.peek());
+        reader.consume(entry & 0xff);
+        let entry = tables.distance(reader.peek());
+        if entry & MATCH == 0 {
+            return Err(InflateError::Symbol);
+        }
+        let distance = value(entry, reader.peek());
+        reader.consume(entry & 0xff);
+        if distance > at {
+            return Err(InflateError::Distance);
+        }
+        at = copy_match(out, at, length, distance)?;
+    }
+}
+
+/// Appends to the `at` bytes of `out` the `length` bytes from `distance` back, and returns their
+/// end. The match may overlap itself: then it repeats.
+#[inline(always)]
+fn copy_match(
+    out: &mut [u8],
+    at: usize,
+    length: usize,
+    distance: usize,
+) -> Result<usize, InflateError> {
+    let end = at + length;
+    if end + 16 > out.len() {
+        return copy_match_at_end(out, at, length, distance);
+    }
+    let from = at - distance;
+    if distance >= 16 {
+        let mut done = 0;
+        while done < length {
+            let chunk: [u8; 16] = *out[from + done..].first_chunk().expect("room checked above");
+            out[at + done..at + done + 16].copy_from_slice(&chunk);
+            done += 16;
+        }
+    } else if distance >= 8 {
+        let mut done = 0;
+        while done < length {
+            let chunk: [u8; 8] = *out[from + done..].first_chunk().expect("room checked above");
+            out[at + done..at + done + 8].copy_from_slice(&chunk);
+            done += 8;
+        }
+    } else if distance == 1 {
+        let byte = out[from];
+        out[at..end].fill(byte);
+    } else {
+        // Eight bytes of the repeated pattern, put down at every whole number of its periods.
+        let mut pattern = [0; 8];
+        for (i, byte) in pattern.iter_mut().enumerate() {
+            *byte = out[from + i % distance];
+        }
+        let step = 8 - 8 % distance;
+        let mut done = 0;
+        while done < length {
+            out[at + done..at + done + 8].copy_from_slice(&pattern);
+            done += step;
+        }
+    }
+    Ok(end)
+}
+
+#[cold]
+#[inline(never)]
+fn copy_match_at_end(
+    out: &mut [u8],
+    at: usize,
+    length: usize,
+    distance: usize,
+) -> Result<usize, InflateError> {
+    let end = at + length;
+    if end > out.len() {
+        return Err(InflateError::OutputFull);
+    }
+    for to in at..end {
+        out[to] = out[to - distance];
+    }
+    Ok(end)
+}

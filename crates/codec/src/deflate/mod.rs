@@ -1,0 +1,24 @@
+//! Deflate (RFC 1951) for units that fit the cache.
+//!
+//! ```text
+//!   unit ──► matches: "go back d bytes, take n"      ┐ tokens
+//!            literals: the bytes between matches     ┘
+//!                 │
+//!                 ▼ each token is one or two symbols, each symbol a Huffman code
+//!   block = header that tells the code lengths ── codes ── end-of-block code
+//! ```
+//!
+//! A stream is a row of blocks; ours have one. What differs between modes is only where the code
+//! lengths come from: written down in the RFC (*fixed*), in the block's header (*dynamic*).
+//!
+//! - [`symbols`]: which symbol stands for which length and distance
+//! - [`huffman`]: codes from lengths, lengths from frequencies
+//! - [`bits`]: the bit stream, both ways
+//! - [`inflate`](mod@inflate): the decoder, of any deflate
+
+mod bits;
+mod huffman;
+mod inflate;
+mod symbols;
+
+pub use inflate::{Inflate, InflateError, Inflated};
