@@ -1,5 +1,83 @@
 //! The bit stream of deflate: the first bit is the lowest of the first byte.
 
+use crate::DoesNotFit;
+
+/// Writes bits into a slice.
+///
+/// Bits are gathered in a word and stored eight bytes at a time; what lies behind the last bit is
+/// overwritten by the next store.
+pub struct Writer<'a> {
+    out: &'a mut [u8],
+    /// Bytes complete and stored.
+    at: usize,
+    bits: u64,
+    count: u32,
+}
+
+/// A codeword with its extra bits, as a [`Writer`] takes it: bits below, their number in the
+/// highest byte.
+pub type Codeword = u32;
+
+/// The [`Codeword`] of `count` bits.
+pub const fn codeword(bits: u32, count: u32) -> Codeword {
+    debug_assert!(bits >> count == 0 && count <= 24);
+    bits | count << 24
+}
+
+impl<'a> Writer<'a> {
+    pub fn new(out: &'a mut [u8]) -> Self {
+        Self { out, at: 0, bits: 0, count: 0 }
+    }
+
+    /// Adds bits to the word. After a [`Writer::flush`] there is room for 56.
+    #[inline(always)]
+    pub fn put(&mut self, codeword: Codeword) {
+        self.put_bits(u64::from(codeword & 0xff_ffff), codeword >> 24);
+    }
+
+    /// Adds `count` bits, the others being 0.
+    #[inline(always)]
+    pub fn put_bits(&mut self, bits: u64, count: u32) {
+        debug_assert!(self.count + count <= 63 && bits >> count == 0);
+        self.bits |= bits << self.count;
+        self.count += count;
+    }
+
+    /// Stores the complete bytes of the word.
+    #[inline(always)]
+    pub fn flush(&mut self) -> Result<(), DoesNotFit> {
+        match self.out.get_mut(self.at..).and_then(<[u8]>::first_chunk_mut) {
+            Some(chunk) => {
+                *chunk = self.bits.to_le_bytes();
+                self.at += (self.count / 8) as usize;
+                self.bits >>= self.count & !7;
+                self.count &= 7;
+                Ok(())
+            }
+            None => self.flush_at_end(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn flush_at_end(&mut self) -> Result<(), DoesNotFit> {
+        while self.count >= 8 {
+            *self.out.get_mut(self.at).ok_or(DoesNotFit)? = self.bits as u8;
+            self.at += 1;
+            self.bits >>= 8;
+            self.count -= 8;
+        }
+        Ok(())
+    }
+
+    /// Fills the last byte with zeros and returns how many bytes there are.
+    pub fn finish(mut self) -> Result<usize, DoesNotFit> {
+        self.count = self.count.next_multiple_of(8);
+        self.flush()?;
+        Ok(self.at)
+    }
+}
+
 /// Reads bits. Behind the end there are zeros without end; [`Reader::overran`] tells whether any
 /// of them was taken, so that the hot path need not ask at every step.
 pub struct Reader<'a> {

@@ -8,6 +8,7 @@
 //! entry that begins with it; a longer one has no entry and is found by walking the code bit by
 //! bit. Such codewords are rare by construction: of 2^-10 and less.
 
+use super::bits::{Codeword, codeword};
 use super::symbols::MAX_BITS;
 
 /// Why lengths make no code.
@@ -141,5 +142,205 @@ impl<const N: usize> Decoder<N> {
             first = (first + count) << 1;
         }
         None
+    }
+}
+
+/// Writes the codewords of the canonical code with these lengths; 0 for symbols without one.
+pub fn codewords(lengths: &[u8], out: &mut [Codeword]) {
+    let count = count_lengths(lengths);
+    let mut next = [0u32; MAX_BITS + 1];
+    for n in 1..MAX_BITS {
+        next[n + 1] = (next[n] + u32::from(count[n])) << 1;
+    }
+    for (&length, out) in lengths.iter().zip(out) {
+        *out = if length == 0 {
+            0
+        } else {
+            let word = &mut next[usize::from(length)];
+            let reversed = word.reverse_bits() >> (32 - u32::from(length));
+            *word += 1;
+            codeword(reversed, length.into())
+        };
+    }
+}
+
+/// The most symbols an alphabet can have here.
+const SYMBOLS: usize = 288;
+
+/// Writes the lengths of the best prefix code for these frequencies in which no codeword is longer
+/// than `limit`; 0 for symbols that do not occur. A single symbol gets a codeword of one bit.
+///
+/// The code is Huffman's. If it is too deep, codewords that are too long are cut to the limit and
+/// others lengthened until they are a code again: not always the best one, but near.
+pub fn lengths(frequencies: &[u32], limit: usize, out: &mut [u8]) {
+    debug_assert!(frequencies.len() == out.len() && out.len() <= SYMBOLS);
+    out.fill(0);
+    let mut leaves = [0u32; SYMBOLS];
+    let mut n = 0;
+    for (symbol, &frequency) in frequencies.iter().enumerate() {
+        // Nine bits hold the symbol; a unit has fewer symbols than the other 23 can count.
+        debug_assert!(frequency < 1 << 23);
+        leaves[n] = frequency << 9 | symbol as u32;
+        n += usize::from(frequency != 0);
+    }
+    let leaves = &mut leaves[..n];
+    leaves.sort_unstable();
+    let count = match n {
+        0 => return,
+        1 => {
+            let mut count = [0; MAX_BITS + 1];
+            count[1] = 1;
+            count
+        }
+        _ => limited(&depths(leaves), limit),
+    };
+    // The rarest symbols come first and get the longest codewords.
+    let mut leaves = leaves.iter();
+    for length in (1..=limit).rev() {
+        for leaf in leaves.by_ref().take(count[length].into()) {
+            out[(leaf & 511) as usize] = length as u8;
+        }
+    }
+}
+
+/// How many of these leaves, sorted by frequency, Huffman's tree has at each depth; depths
+/// beyond 63 are counted at 63.
+fn depths(leaves: &[u32]) -> [u16; 64] {
+    // Joins the two lightest of the leaves and of the nodes already made: both are in order of
+    // weight, so the lightest is always at the front of one of the two rows.
+    let n = leaves.len();
+    let mut weight = [0u32; SYMBOLS];
+    let mut parent = [0u16; SYMBOLS];
+    let mut leaf_parent = [0u16; SYMBOLS];
+    let (mut leaf, mut node) = (0, 0);
+    for made in 0..n - 1 {
+        let mut sum = 0;
+        for _ in 0..2 {
+            let take_leaf = leaf < n && (node >= made || leaves[leaf] >> 9 <= weight[node]);
+            if take_leaf {
+                sum += leaves[leaf] >> 9;
+                leaf_parent[leaf] = made as u16;
+                leaf += 1;
+            } else {
+                sum += weight[node];
+                parent[node] = made as u16;
+                node += 1;
+            }
+        }
+        weight[made] = sum;
+    }
+    // The last node is the root; every node lies behind its children.
+    let mut depth = [0u8; SYMBOLS];
+    for node in (0..n - 2).rev() {
+        depth[node] = (depth[usize::from(parent[node])] + 1).min(62);
+    }
+    let mut count = [0; 64];
+    for &parent in &leaf_parent[..n] {
+        count[usize::from(depth[usize::from(parent)]) + 1] += 1;
+    }
+    count
+}
+
+/// Changes a count of codewords by length into one without codewords longer than `limit`.
+fn limited(depths: &[u16; 64], limit: usize) -> [u16; MAX_BITS + 1] {
+    let mut count = [0; MAX_BITS + 1];
+    count[..=limit].copy_from_slice(&depths[..=limit]);
+    let cut: u16 = depths[limit + 1..].iter().sum();
+    if cut == 0 {
+        return count;
+    }
+    count[limit] += cut;
+    let used: u32 = (1..=limit).map(|n| u32::from(count[n]) << (limit - n)).sum();
+    for _ in 1 << limit..used {
+        // A leaf one level down makes room for a sibling, which comes from the limit.
+        let from = (1..limit).rev().find(|&n| count[n] != 0).expect("a shorter codeword");
+        count[from] -= 1;
+        count[from + 1] += 2;
+        count[limit] -= 1;
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    /// The cost of the best code, by joining the two smallest again and again.
+    fn best_cost(frequencies: &[u32]) -> u32 {
+        let mut weights: Vec<u32> = frequencies.iter().copied().filter(|&f| f != 0).collect();
+        let mut cost = 0;
+        while weights.len() > 1 {
+            weights.sort_unstable_by(|a, b| b.cmp(a));
+            let sum = weights.pop().expect("one") + weights.pop().expect("two");
+            cost += sum;
+            weights.push(sum);
+        }
+        cost
+    }
+
+    fn cost(frequencies: &[u32], lengths: &[u8]) -> u32 {
+        frequencies.iter().zip(lengths).map(|(f, &l)| f * u32::from(l)).sum()
+    }
+
+    proptest! {
+        #[test]
+        fn lengths_make_the_best_code(frequencies in proptest::collection::vec(
+            prop_oneof![Just(0u32), 1u32..5, 1u32..1000, Just(60_000)], 2..SYMBOLS,
+        )) {
+            let mut out = vec![0xff; frequencies.len()];
+            lengths(&frequencies, MAX_BITS, &mut out);
+            let used = frequencies.iter().filter(|&&f| f != 0).count();
+            for (f, l) in frequencies.iter().zip(&out) {
+                prop_assert_eq!(*f == 0, *l == 0);
+            }
+            if used >= 2 {
+                prop_assert_eq!(missing(&count_lengths(&out)), Ok(0));
+                let (ours, best) = (cost(&frequencies, &out), best_cost(&frequencies));
+                // At the limit the code may be worse, but not by much.
+                let limited = out.iter().any(|&l| usize::from(l) == MAX_BITS);
+                prop_assert!(ours == best || limited && ours - best < best / 100);
+            }
+        }
+
+        #[test]
+        fn a_limit_is_kept(
+            frequencies in proptest::collection::vec(0u32..1 << 20, 2..SYMBOLS),
+            skew in 0u32..20,
+        ) {
+            let frequencies: Vec<u32> =
+                frequencies.iter().enumerate().map(|(i, f)| f >> (i as u32 % 20).min(skew)).collect();
+            let mut out = vec![0; frequencies.len()];
+            lengths(&frequencies, 9, &mut out);
+            prop_assert!(out.iter().all(|&l| l <= 9));
+            if frequencies.iter().filter(|&&f| f != 0).count() >= 2 {
+                prop_assert_eq!(missing(&count_lengths(&out)), Ok(0));
+            }
+        }
+
+        #[test]
+        fn codewords_decode(frequencies in proptest::collection::vec(0u32..100, 2..SYMBOLS)) {
+            let mut out = vec![0; frequencies.len()];
+            lengths(&frequencies, MAX_BITS, &mut out);
+            let mut words = vec![0; out.len()];
+            codewords(&out, &mut words);
+            let mut decoder = Decoder::<64>::new();
+            let meaning = |symbol| (symbol as u32 + 1) << 16;
+            prop_assume!(decoder.build(&out, meaning, Incomplete::AcceptOneOrNone).is_ok());
+            for (symbol, &word) in words.iter().enumerate() {
+                if word == 0 { continue; }
+                // Noise behind the codeword changes nothing.
+                let bits = u64::from(word & 0xff_ffff) | 0x5a5a_5a5a << (word >> 24);
+                prop_assert_eq!(decoder.walk(bits), Some((symbol, word >> 24)));
+                let entry = decoder.look_up(bits);
+                if word >> 24 <= 6 {
+                    prop_assert_eq!(entry, (symbol as u32 + 1) << 16 | word >> 24);
+                } else {
+                    prop_assert_eq!(entry, 0);
+                }
+            }
+        }
     }
 }

@@ -11,14 +11,20 @@
 //! A stream is a row of blocks; ours have one. What differs between modes is only where the code
 //! lengths come from: written down in the RFC (*fixed*), in the block's header (*dynamic*).
 //!
-//! - [`symbols`]: which symbol stands for which length and distance
-//! - [`huffman`]: codes from lengths, lengths from frequencies
-//! - [`bits`]: the bit stream, both ways
-//! - [`inflate`](mod@inflate): the decoder, of any deflate
+//! - `symbols`: which symbol stands for which length and distance
+//! - `huffman`: codes from lengths, lengths from frequencies
+//! - `bits`: the bit stream, both ways
+//! - `matcher`: tokens from a unit
+//! - `encode`: bits from tokens
+//! - `inflate`: the decoder, of any deflate
 
 mod bits;
+mod encode;
 mod huffman;
 mod inflate;
+mod matcher;
 mod symbols;
 
+pub use encode::Deflate;
 pub use inflate::{Inflate, InflateError, Inflated};
+pub use matcher::Level;

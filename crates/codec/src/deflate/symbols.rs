@@ -16,6 +16,8 @@ pub const END_OF_BLOCK: usize = 256;
 pub const FIRST_LENGTH: usize = 257;
 /// The longest match.
 pub const MAX_MATCH: usize = 258;
+/// How far back a match can reach.
+pub const MAX_DISTANCE: usize = 32768;
 
 /// A class of lengths or distances.
 #[derive(Clone, Copy)]

@@ -1,0 +1,392 @@
+//! The encoder: sequences to bits.
+
+use super::bits::{Codeword, Writer, codeword};
+use super::huffman;
+use super::matcher::{Level, Matcher, Sequence};
+use super::symbols::{
+    DISTANCE_CLASSES, DISTANCES, END_OF_BLOCK, FIRST_LENGTH, FIXED_DISTANCE, FIXED_LITLEN,
+    LENGTH_CLASSES, LITLENS, MAX_DISTANCE, PRECODE_ORDER,
+};
+use crate::{DoesNotFit, MAX_UNIT};
+use core::fmt;
+
+/// The longest codeword in blocks of ours: four literals and what is left of a byte fill a word.
+const OUR_MAX_BITS: usize = 14;
+
+/// Which symbol a match length has, less [`FIRST_LENGTH`]; by length less 3.
+const CLASS_OF_LENGTH: [u8; 256] = {
+    let mut classes = [0; 256];
+    let mut class = 0;
+    while class < 29 {
+        let base = LENGTH_CLASSES[class].base as usize - 3;
+        let mut i = base;
+        while i < 256 && i < base + (1 << LENGTH_CLASSES[class].extra) {
+            classes[i] = class as u8;
+            i += 1;
+        }
+        class += 1;
+    }
+    classes
+};
+
+/// Which symbol a distance has. Two for each power of two, told apart by the bit below the top.
+#[inline(always)]
+fn class_of_distance(distance: u16) -> usize {
+    let above = u32::from(distance) - 1;
+    if above < 4 {
+        above as usize
+    } else {
+        let top = above.ilog2();
+        (2 * top + (above >> (top - 1) & 1)) as usize
+    }
+}
+
+/// The codewords of a block, ready to be written.
+pub struct Codes {
+    literal: [Codeword; 256],
+    /// By match length less 3, extra bits and all.
+    length: [Codeword; 256],
+    distance: [Codeword; DISTANCES],
+    end: Codeword,
+    /// Whether four literals fit a word with seven bits in it.
+    four: bool,
+}
+
+impl Codes {
+    pub fn new(litlen: &[u8], distance: &[u8]) -> Self {
+        let mut codes = Self {
+            literal: [0; 256],
+            length: [0; 256],
+            distance: [0; DISTANCES],
+            end: 0,
+            four: false,
+        };
+        codes.set(litlen, distance);
+        codes
+    }
+
+    /// Makes these the codes with the lengths given.
+    fn set(&mut self, litlen: &[u8], distance: &[u8]) {
+        let mut words = [0; 288];
+        huffman::codewords(litlen, &mut words);
+        self.literal.copy_from_slice(&words[..256]);
+        self.end = words[END_OF_BLOCK];
+        for (class, word) in LENGTH_CLASSES.iter().zip(&words[FIRST_LENGTH..]) {
+            // The class of the longest match comes last and takes its place from the one before.
+            let base = usize::from(class.base) - 3;
+            let end = (base + (1 << class.extra)).min(256);
+            for (extra, out) in self.length[base..end].iter_mut().enumerate() {
+                let bits = (word & 0xff_ffff) | (extra as u32) << (word >> 24);
+                *out = codeword(bits, (word >> 24) + u32::from(class.extra));
+            }
+        }
+        let mut words = [0; 32];
+        huffman::codewords(distance, &mut words);
+        self.distance.copy_from_slice(&words[..DISTANCES]);
+        self.four = litlen[..256].iter().all(|&n| usize::from(n) <= OUR_MAX_BITS);
+    }
+
+    /// Writes the symbols of a unit and the end of the block.
+    fn write(
+        &self,
+        writer: &mut Writer<'_>,
+        unit: &[u8],
+        sequences: &[Sequence],
+    ) -> Result<(), DoesNotFit> {
+        let mut rest = unit;
+        for sequence in sequences {
+            let (literals, matched) = rest.split_at(sequence.literals.into());
+            self.write_literals(writer, literals)?;
+            rest = &matched[usize::from(sequence.length)..];
+            writer.put(self.length[usize::from(sequence.length) - 3]);
+            let class = class_of_distance(sequence.distance);
+            writer.put(self.distance[class]);
+            let above = sequence.distance - DISTANCE_CLASSES[class].base;
+            writer.put_bits(above.into(), DISTANCE_CLASSES[class].extra.into());
+            writer.flush()?;
+        }
+        self.write_literals(writer, rest)?;
+        writer.put(self.end);
+        writer.flush()
+    }
+
+    #[inline(always)]
+    fn write_literals(&self, writer: &mut Writer<'_>, literals: &[u8]) -> Result<(), DoesNotFit> {
+        let mut groups = literals.chunks_exact(4);
+        for group in &mut groups {
+            writer.put(self.literal[usize::from(group[0])]);
+            writer.put(self.literal[usize::from(group[1])]);
+            if !self.four {
+                writer.flush()?;
+            }
+            writer.put(self.literal[usize::from(group[2])]);
+            writer.put(self.literal[usize::from(group[3])]);
+            writer.flush()?;
+        }
+        let rest = groups.remainder();
+        if !rest.is_empty() {
+            for &literal in rest {
+                writer.put(self.literal[usize::from(literal)]);
+            }
+            writer.flush()?;
+        }
+        Ok(())
+    }
+}
+
+/// How often each symbol occurs in a unit.
+#[derive(Clone)]
+pub struct Histogram {
+    /// Literals, end of block, lengths.
+    pub litlen: [u32; LITLENS],
+    /// Distances.
+    pub distance: [u32; DISTANCES],
+}
+
+impl Histogram {
+    pub const fn new() -> Self {
+        Self { litlen: [0; LITLENS], distance: [0; DISTANCES] }
+    }
+
+    /// Adds the symbols of a unit.
+    pub fn add(&mut self, unit: &[u8], sequences: &[Sequence]) {
+        let mut rest = unit;
+        for sequence in sequences {
+            let (literals, matched) = rest.split_at(sequence.literals.into());
+            self.add_literals(literals);
+            rest = &matched[usize::from(sequence.length)..];
+            let class = CLASS_OF_LENGTH[usize::from(sequence.length) - 3];
+            self.litlen[FIRST_LENGTH + usize::from(class)] += 1;
+            self.distance[class_of_distance(sequence.distance)] += 1;
+        }
+        self.add_literals(rest);
+        self.litlen[END_OF_BLOCK] += 1;
+    }
+
+    #[inline(always)]
+    fn add_literals(&mut self, literals: &[u8]) {
+        for &literal in literals {
+            self.litlen[usize::from(literal)] += 1;
+        }
+    }
+
+    /// Bits of a block's body in the code with these lengths.
+    pub fn cost(&self, litlen: &[u8], distance: &[u8]) -> u32 {
+        let words = |frequencies: &[u32], lengths: &[u8]| -> u32 {
+            frequencies.iter().zip(lengths).map(|(f, &n)| f * u32::from(n)).sum()
+        };
+        let lengths = self.litlen[FIRST_LENGTH..].iter().zip(&LENGTH_CLASSES);
+        let distances = self.distance.iter().zip(&DISTANCE_CLASSES);
+        let extra: u32 = lengths.chain(distances).map(|(f, c)| f * u32::from(c.extra)).sum();
+        words(&self.litlen, litlen) + words(&self.distance, distance) + extra
+    }
+}
+
+/// The header of a dynamic block: its code lengths, run-length coded and then Huffman coded.
+pub struct Header {
+    /// Symbols of the code-length alphabet; the extra bits of repeats above the lowest byte.
+    items: [u16; LITLENS + DISTANCES],
+    count: usize,
+    precode: [u8; 19],
+    litlens: usize,
+    distances: usize,
+    /// Code lengths of the code-length alphabet that are listed.
+    listed: usize,
+}
+
+/// Extra bits behind a symbol of the code-length alphabet.
+fn repeat_bits(symbol: u16) -> u32 {
+    match symbol {
+        16 => 2,
+        17 => 3,
+        18 => 7,
+        _ => 0,
+    }
+}
+
+impl Header {
+    pub fn new(litlen: &[u8], distance: &[u8]) -> Self {
+        let used = |lengths: &[u8]| lengths.iter().rposition(|&n| n != 0).map_or(0, |i| i + 1);
+        let litlens = used(litlen).max(257);
+        let distances = used(distance).max(1);
+        let mut header = Self {
+            items: [0; LITLENS + DISTANCES],
+            count: 0,
+            precode: [0; 19],
+            litlens,
+            distances,
+            listed: 0,
+        };
+        let mut lengths = [0; LITLENS + DISTANCES];
+        lengths[..litlens].copy_from_slice(&litlen[..litlens]);
+        lengths[litlens..][..distances].copy_from_slice(&distance[..distances]);
+        for run in lengths[..litlens + distances].chunk_by(|a, b| a == b) {
+            header.push_run(run[0], run.len());
+        }
+        let mut frequencies = [0; 19];
+        for item in &header.items[..header.count] {
+            frequencies[usize::from(item & 0xff)] += 1;
+        }
+        huffman::lengths(&frequencies, 7, &mut header.precode);
+        let last = PRECODE_ORDER.iter().rposition(|&s| header.precode[usize::from(s)] != 0);
+        header.listed = last.map_or(4, |i| (i + 1).max(4));
+        header
+    }
+
+    /// Appends `length`, `n` times.
+    fn push_run(&mut self, length: u8, mut n: usize) {
+        if length != 0 {
+            // A repeat repeats what comes before it.
+            self.push(length.into(), 0);
+            n -= 1;
+        }
+        while n >= 3 {
+            let (symbol, least, most) = match length {
+                0 if n >= 11 => (18, 11, 138),
+                0 => (17, 3, 10),
+                _ => (16, 3, 6),
+            };
+            let piece = n.min(most);
+            self.push(symbol, piece - least);
+            n -= piece;
+        }
+        for _ in 0..n {
+            self.push(length.into(), 0);
+        }
+    }
+
+    fn push(&mut self, symbol: u16, extra: usize) {
+        self.items[self.count] = symbol | (extra as u16) << 8;
+        self.count += 1;
+    }
+
+    /// Bits that [`Header::write`] writes.
+    pub fn cost(&self) -> u32 {
+        let items = self.items[..self.count].iter().map(|item| {
+            let symbol = item & 0xff;
+            u32::from(self.precode[usize::from(symbol)]) + repeat_bits(symbol)
+        });
+        5 + 5 + 4 + 3 * self.listed as u32 + items.sum::<u32>()
+    }
+
+    pub fn write(&self, writer: &mut Writer<'_>) -> Result<(), DoesNotFit> {
+        writer.put_bits(self.litlens as u64 - 257, 5);
+        writer.put_bits(self.distances as u64 - 1, 5);
+        writer.put_bits(self.listed as u64 - 4, 4);
+        for &symbol in &PRECODE_ORDER[..self.listed] {
+            writer.flush()?;
+            writer.put_bits(self.precode[usize::from(symbol)].into(), 3);
+        }
+        let mut words = [0; 19];
+        huffman::codewords(&self.precode, &mut words);
+        for item in &self.items[..self.count] {
+            let symbol = item & 0xff;
+            writer.flush()?;
+            writer.put(words[usize::from(symbol)]);
+            writer.put_bits(u64::from(item >> 8), repeat_bits(symbol));
+        }
+        writer.flush()
+    }
+}
+
+/// An encoder of deflate and the memory it needs.
+pub struct Deflate {
+    matcher: Matcher,
+    histogram: Histogram,
+    fixed: Codes,
+    /// Those of the block being written.
+    codes: Codes,
+}
+
+impl Default for Deflate {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Deflate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deflate").finish_non_exhaustive()
+    }
+}
+
+/// Bits of a block's first field: last block or not, and its type.
+const LAST_FIXED: u64 = 0b011;
+const LAST_DYNAMIC: u64 = 0b101;
+
+impl Deflate {
+    /// An encoder.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            matcher: Matcher::new(),
+            histogram: Histogram::new(),
+            fixed: Codes::new(&FIXED_LITLEN, &FIXED_DISTANCE),
+            codes: Codes::new(&FIXED_LITLEN, &FIXED_DISTANCE),
+        }
+    }
+
+    /// Compresses `unit` to a stream of one fixed block at the front of `out` and returns its
+    /// length in bytes.
+    ///
+    /// # Errors
+    /// [`DoesNotFit`] when `out` is too short.
+    ///
+    /// # Panics
+    /// When the unit is longer than [`MAX_UNIT`].
+    pub fn fixed(
+        &mut self,
+        level: Level,
+        unit: &[u8],
+        out: &mut [u8],
+    ) -> Result<usize, DoesNotFit> {
+        assert!(unit.len() <= MAX_UNIT, "a unit of {} bytes", unit.len());
+        self.matcher.find(level, unit, MAX_DISTANCE);
+        self.write_fixed(unit, out)
+    }
+
+    fn write_fixed(&self, unit: &[u8], out: &mut [u8]) -> Result<usize, DoesNotFit> {
+        let mut writer = Writer::new(out);
+        writer.put_bits(LAST_FIXED, 3);
+        self.fixed.write(&mut writer, unit, self.matcher.found().0)?;
+        writer.finish()
+    }
+
+    /// Compresses `unit` to a stream of one block with codes of its own at the front of `out` and
+    /// returns its length in bytes. Where the fixed codes do better, the block is a fixed one.
+    ///
+    /// # Errors
+    /// [`DoesNotFit`] when `out` is too short.
+    ///
+    /// # Panics
+    /// When the unit is longer than [`MAX_UNIT`].
+    pub fn dynamic(
+        &mut self,
+        level: Level,
+        unit: &[u8],
+        out: &mut [u8],
+    ) -> Result<usize, DoesNotFit> {
+        assert!(unit.len() <= MAX_UNIT, "a unit of {} bytes", unit.len());
+        self.matcher.find(level, unit, MAX_DISTANCE);
+        let (sequences, _) = self.matcher.found();
+        self.histogram = Histogram::new();
+        self.histogram.add(unit, sequences);
+        let (mut litlen, mut distance) = ([0; LITLENS], [0; DISTANCES]);
+        huffman::lengths(&self.histogram.litlen, OUR_MAX_BITS, &mut litlen);
+        huffman::lengths(&self.histogram.distance, OUR_MAX_BITS, &mut distance);
+        let header = Header::new(&litlen, &distance);
+        let cost = header.cost() + self.histogram.cost(&litlen, &distance);
+        if self.histogram.cost(&FIXED_LITLEN, &FIXED_DISTANCE) <= cost {
+            return self.write_fixed(unit, out);
+        }
+        if (3 + cost).div_ceil(8) as usize > out.len() {
+            return Err(DoesNotFit);
+        }
+        self.codes.set(&litlen, &distance);
+        let mut writer = Writer::new(out);
+        writer.put_bits(LAST_DYNAMIC, 3);
+        header.write(&mut writer)?;
+        self.codes.write(&mut writer, unit, sequences)?;
+        writer.finish()
+    }
+}
