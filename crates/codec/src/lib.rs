@@ -26,6 +26,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod by_n;
 pub mod deflate;
 mod lz4;
 mod memory;
@@ -33,7 +34,7 @@ mod name;
 mod workspace;
 mod zstd;
 
-pub use name::{Codec, CodecId, ParseCodecError, ZstdLevel};
+pub use name::{Codec, CodecId, DeflateMode, ParseCodecError, Parts, ZstdLevel};
 pub use workspace::Workspace;
 
 use core::fmt;

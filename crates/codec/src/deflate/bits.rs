@@ -141,6 +141,12 @@ impl<'a> Reader<'a> {
         bits as u32
     }
 
+    /// Whether exactly the input was taken, but for zeros that fill its last byte.
+    pub fn ended(&self) -> bool {
+        let rest = self.bits & ((1 << (self.count % 8)) - 1);
+        self.position() == self.input.len() && rest == 0
+    }
+
     /// Whether bits from behind the end were taken.
     pub fn overran(&self) -> bool {
         self.position() > self.input.len()

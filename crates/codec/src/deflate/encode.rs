@@ -1,6 +1,7 @@
 //! The encoder: sequences to bits.
 
 use super::bits::{Codeword, Writer, codeword};
+use super::canned::Table;
 use super::huffman;
 use super::matcher::{Level, Matcher, Sequence};
 use super::symbols::{
@@ -87,7 +88,7 @@ impl Codes {
     }
 
     /// Writes the symbols of a unit and the end of the block.
-    fn write(
+    pub fn write(
         &self,
         writer: &mut Writer<'_>,
         unit: &[u8],
@@ -134,8 +135,17 @@ impl Codes {
     }
 }
 
-/// How often each symbol occurs in a unit.
-#[derive(Clone)]
+/// Code lengths of both alphabets; 0 for a symbol without a codeword.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lengths {
+    /// Literals, end of block, lengths.
+    pub litlen: [u8; LITLENS],
+    /// Distances.
+    pub distance: [u8; DISTANCES],
+}
+
+/// How often each symbol occurs.
+#[derive(Clone, Debug)]
 pub struct Histogram {
     /// Literals, end of block, lengths.
     pub litlen: [u32; LITLENS],
@@ -144,12 +154,14 @@ pub struct Histogram {
 }
 
 impl Histogram {
+    /// Nothing counted yet.
+    #[must_use]
     pub const fn new() -> Self {
         Self { litlen: [0; LITLENS], distance: [0; DISTANCES] }
     }
 
     /// Adds the symbols of a unit.
-    pub fn add(&mut self, unit: &[u8], sequences: &[Sequence]) {
+    pub(super) fn add(&mut self, unit: &[u8], sequences: &[Sequence]) {
         let mut rest = unit;
         for sequence in sequences {
             let (literals, matched) = rest.split_at(sequence.literals.into());
@@ -170,17 +182,54 @@ impl Histogram {
         }
     }
 
-    /// Bits of a block's body in the code with these lengths.
-    pub fn cost(&self, litlen: &[u8], distance: &[u8]) -> u32 {
+    /// Adds what another one counted.
+    pub fn merge(&mut self, other: &Self) {
+        let pairs = self.litlen.iter_mut().zip(&other.litlen);
+        pairs.chain(self.distance.iter_mut().zip(&other.distance)).for_each(|(a, b)| *a += b);
+    }
+
+    /// The lengths of the best codes for these symbols, no codeword longer than 14 bits.
+    #[must_use]
+    pub fn lengths(&self) -> Lengths {
+        let mut lengths = Lengths { litlen: [0; LITLENS], distance: [0; DISTANCES] };
+        huffman::lengths(&self.litlen, OUR_MAX_BITS, &mut lengths.litlen);
+        huffman::lengths(&self.distance, OUR_MAX_BITS, &mut lengths.distance);
+        lengths
+    }
+
+    /// Bits of the symbols, extra bits left out, in the code with these lengths.
+    #[must_use]
+    pub fn cost(&self, lengths: &Lengths) -> u32 {
         let words = |frequencies: &[u32], lengths: &[u8]| -> u32 {
             frequencies.iter().zip(lengths).map(|(f, &n)| f * u32::from(n)).sum()
         };
+        words(&self.litlen, &lengths.litlen) + words(&self.distance, &lengths.distance)
+    }
+
+    /// Extra bits behind the symbols, the same in any code.
+    fn extra(&self) -> u32 {
         let lengths = self.litlen[FIRST_LENGTH..].iter().zip(&LENGTH_CLASSES);
         let distances = self.distance.iter().zip(&DISTANCE_CLASSES);
-        let extra: u32 = lengths.chain(distances).map(|(f, c)| f * u32::from(c.extra)).sum();
-        words(&self.litlen, litlen) + words(&self.distance, distance) + extra
+        lengths.chain(distances).map(|(f, c)| f * u32::from(c.extra)).sum()
     }
 }
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Code lengths of a fixed block, as far as the symbols exist.
+const FIXED: Lengths = {
+    let mut fixed = Lengths { litlen: [0; LITLENS], distance: [5; DISTANCES] };
+    let mut i = 0;
+    while i < LITLENS {
+        fixed.litlen[i] = FIXED_LITLEN[i];
+        i += 1;
+    }
+    fixed
+};
 
 /// The header of a dynamic block: its code lengths, run-length coded and then Huffman coded.
 pub struct Header {
@@ -205,7 +254,8 @@ fn repeat_bits(symbol: u16) -> u32 {
 }
 
 impl Header {
-    pub fn new(litlen: &[u8], distance: &[u8]) -> Self {
+    pub fn new(lengths: &Lengths) -> Self {
+        let Lengths { litlen, distance } = lengths;
         let used = |lengths: &[u8]| lengths.iter().rposition(|&n| n != 0).map_or(0, |i| i + 1);
         let litlens = used(litlen).max(257);
         let distances = used(distance).max(1);
@@ -312,7 +362,7 @@ impl fmt::Debug for Deflate {
 
 /// Bits of a block's first field: last block or not, and its type.
 const LAST_FIXED: u64 = 0b011;
-const LAST_DYNAMIC: u64 = 0b101;
+pub const LAST_DYNAMIC: u64 = 0b101;
 
 impl Deflate {
     /// An encoder.
@@ -352,6 +402,48 @@ impl Deflate {
         writer.finish()
     }
 
+    /// Compresses `unit` to the body of a block whose header `tables` imply, at the front of `out`,
+    /// and returns its length in bytes and the table used: the one that makes it shortest.
+    ///
+    /// # Errors
+    /// [`DoesNotFit`] when `out` is too short.
+    ///
+    /// # Panics
+    /// When the unit is longer than [`MAX_UNIT`], or there is no table.
+    pub fn canned<'t>(
+        &mut self,
+        level: Level,
+        tables: &'t [Table],
+        unit: &[u8],
+        out: &mut [u8],
+    ) -> Result<(usize, &'t Table), DoesNotFit> {
+        assert!(unit.len() <= MAX_UNIT, "a unit of {} bytes", unit.len());
+        let window = tables.iter().map(Table::window).min().expect("a table");
+        self.matcher.find(level, unit, window);
+        let (sequences, _) = self.matcher.found();
+        let table = match tables {
+            [table] => table,
+            _ => {
+                self.histogram = Histogram::new();
+                self.histogram.add(unit, sequences);
+                tables.iter().min_by_key(|t| self.histogram.cost(t.lengths())).expect("a table")
+            }
+        };
+        let mut writer = Writer::new(out);
+        table.codes().write(&mut writer, unit, sequences)?;
+        Ok((writer.finish()?, table))
+    }
+
+    /// Adds the symbols that `unit` becomes at `level` to `histogram`, to train tables on.
+    ///
+    /// # Panics
+    /// When the unit is longer than [`MAX_UNIT`].
+    pub fn count(&mut self, level: Level, unit: &[u8], histogram: &mut Histogram) {
+        assert!(unit.len() <= MAX_UNIT, "a unit of {} bytes", unit.len());
+        self.matcher.find(level, unit, MAX_DISTANCE);
+        histogram.add(unit, self.matcher.found().0);
+    }
+
     /// Compresses `unit` to a stream of one block with codes of its own at the front of `out` and
     /// returns its length in bytes. Where the fixed codes do better, the block is a fixed one.
     ///
@@ -371,18 +463,16 @@ impl Deflate {
         let (sequences, _) = self.matcher.found();
         self.histogram = Histogram::new();
         self.histogram.add(unit, sequences);
-        let (mut litlen, mut distance) = ([0; LITLENS], [0; DISTANCES]);
-        huffman::lengths(&self.histogram.litlen, OUR_MAX_BITS, &mut litlen);
-        huffman::lengths(&self.histogram.distance, OUR_MAX_BITS, &mut distance);
-        let header = Header::new(&litlen, &distance);
-        let cost = header.cost() + self.histogram.cost(&litlen, &distance);
-        if self.histogram.cost(&FIXED_LITLEN, &FIXED_DISTANCE) <= cost {
+        let lengths = self.histogram.lengths();
+        let header = Header::new(&lengths);
+        let cost = header.cost() + self.histogram.cost(&lengths);
+        if self.histogram.cost(&FIXED) <= cost {
             return self.write_fixed(unit, out);
         }
-        if (3 + cost).div_ceil(8) as usize > out.len() {
+        if (3 + cost + self.histogram.extra()).div_ceil(8) as usize > out.len() {
             return Err(DoesNotFit);
         }
-        self.codes.set(&litlen, &distance);
+        self.codes.set(&lengths.litlen, &lengths.distance);
         let mut writer = Writer::new(out);
         writer.put_bits(LAST_DYNAMIC, 3);
         header.write(&mut writer)?;

@@ -119,6 +119,20 @@ impl<const N: usize> Decoder<N> {
         }
     }
 
+    /// Replaces entries by what `join` makes of them and of the entry that follows in the stream,
+    /// where the table's bits hold both codewords.
+    pub fn pair(&mut self, join: impl Fn(u32, u32) -> Option<u32>) {
+        let bits = self.mask.count_ones();
+        // What follows entry `i` is entry `i >> length`, a lower one and not yet replaced.
+        for i in (0..=self.mask as usize).rev() {
+            let first = self.table[i];
+            let second = self.table[i >> (first & 0xff).min(bits)];
+            if first != 0 && second != 0 && (first & 0xff) + (second & 0xff) <= bits {
+                self.table[i] = join(first, second).unwrap_or(first);
+            }
+        }
+    }
+
     /// The entry for the codeword at the front of `bits`, 0 if it is not in the table.
     #[inline(always)]
     pub fn look_up(&self, bits: u64) -> u32 {

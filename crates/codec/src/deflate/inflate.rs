@@ -6,6 +6,7 @@
 //! and whether any was used is asked once for a block: the output bounds how long that can take.
 
 use super::bits::Reader;
+use super::encode::Lengths;
 use super::huffman::{BadCode, Decoder, Incomplete};
 use super::symbols::{
     DISTANCE_CLASSES, DISTANCES, END_OF_BLOCK, FIRST_LENGTH, FIXED_DISTANCE, FIXED_LITLEN,
@@ -32,6 +33,10 @@ pub enum InflateError {
     Symbol,
     /// A match from before the beginning.
     Distance,
+    /// The stream ends and the output is not full (asked for by canned blocks).
+    OutputShort,
+    /// The stream ends and the input does not (asked for by canned blocks).
+    InputLeft,
 }
 
 impl fmt::Display for InflateError {
@@ -45,6 +50,8 @@ impl fmt::Display for InflateError {
             Self::Code => "code lengths that make no prefix code",
             Self::Symbol => "bits that stand for no symbol",
             Self::Distance => "a match that begins before the output",
+            Self::OutputShort => "the stream ends before the output is full",
+            Self::InputLeft => "the stream ends before the input does",
         })
     }
 }
@@ -70,10 +77,13 @@ pub struct Inflated {
 ///
 /// ```text
 ///   31            16 15   12 11    8 7             0
-///   value or base     kind   extra    codeword + extra bits
+///   base              MATCH  extra   codeword + extra bits
+///   literal(s)      LITERAL  count   codeword(s)
+///   0                   END  0       codeword
 /// ```
-/// The low byte is what to consume; the codeword's own length is that minus the extra bits.
-const LITERAL: u32 = 1 << 12;
+/// The low byte is what to consume; a match's own codeword is that less the extra bits. An entry
+/// of a prepared table can hold two literals. 0 stands for a codeword too long for the table.
+pub const LITERAL: u32 = 1 << 12;
 const MATCH: u32 = 1 << 13;
 const END: u32 = 1 << 14;
 const INVALID: u32 = 1 << 15;
@@ -87,7 +97,7 @@ fn class_meaning(class: Option<&super::symbols::Class>) -> u32 {
 
 fn litlen_meaning(symbol: usize) -> u32 {
     match symbol {
-        0..END_OF_BLOCK => (symbol as u32) << 16 | LITERAL,
+        0..END_OF_BLOCK => (symbol as u32) << 16 | LITERAL | 1 << 8,
         END_OF_BLOCK => END,
         _ => class_meaning(LENGTH_CLASSES.get(symbol - FIRST_LENGTH)),
     }
@@ -105,32 +115,32 @@ fn value(entry: u32, bits: u64) -> usize {
     (entry >> 16) as usize + (bits >> codeword & ((1 << extra) - 1)) as usize
 }
 
-/// The tables of a block.
-pub struct Tables {
-    litlen: Decoder<1024>,
+/// The tables of a block, `L` entries for literals and lengths.
+pub struct Tables<const L: usize> {
+    litlen: Decoder<L>,
     distance: Decoder<256>,
 }
 
-impl Tables {
-    const fn new() -> Self {
+impl<const L: usize> Tables<L> {
+    pub const fn new() -> Self {
         Self { litlen: Decoder::new(), distance: Decoder::new() }
     }
 
-    fn build(&mut self, litlen: &[u8], distance: &[u8]) -> Result<(), BadCode> {
+    pub fn build(&mut self, litlen: &[u8], distance: &[u8]) -> Result<(), BadCode> {
         self.litlen.build(litlen, litlen_meaning, Incomplete::AcceptOneOrNone)?;
         self.distance.build(distance, distance_meaning, Incomplete::AcceptOneOrNone)
     }
 
-    #[inline(always)]
-    fn litlen(&self, bits: u64) -> u32 {
-        let entry = self.litlen.look_up(bits);
-        if entry != 0 { entry } else { long(self.litlen.walk(bits), litlen_meaning) }
-    }
-
-    #[inline(always)]
-    fn distance(&self, bits: u64) -> u32 {
-        let entry = self.distance.look_up(bits);
-        if entry != 0 { entry } else { long(self.distance.walk(bits), distance_meaning) }
+    /// Lets an entry stand for two literals where both codewords fit: worth it for tables that
+    /// decode many blocks.
+    pub fn pair_literals(&mut self) {
+        self.litlen.pair(|first, second| {
+            let literals = first & second & LITERAL != 0;
+            literals.then(|| {
+                let consumed = (first & 0xff) + (second & 0xff);
+                (first & 0xff_0000) | (second & 0xff_0000) << 8 | LITERAL | 2 << 8 | consumed
+            })
+        });
     }
 }
 
@@ -140,7 +150,7 @@ fn long(found: Option<(usize, u32)>, meaning: fn(usize) -> u32) -> u32 {
 
 /// A decoder of deflate and the memory it needs, about 7 KiB.
 pub struct Inflate {
-    tables: Tables,
+    tables: Tables<1024>,
     precode: Decoder<128>,
     /// Whether `tables` are those of a fixed block.
     fixed: bool,
@@ -203,6 +213,25 @@ impl Inflate {
             self.fixed = true;
         }
         body(reader, &self.tables, out, at)
+    }
+
+    /// The code lengths told by the stream at the front of `input`, whose first block is a last
+    /// and dynamic one.
+    pub(super) fn dynamic_lengths(&mut self, input: &[u8]) -> Result<Lengths, InflateError> {
+        let mut reader = Reader::new(input);
+        if reader.take(3) != 0b101 {
+            return Err(InflateError::BlockType);
+        }
+        let mut both = [0; LITLENS + DISTANCES];
+        let litlens = self.header(&mut reader, &mut both)?;
+        if reader.overran() {
+            return Err(InflateError::InputEnds);
+        }
+        let (litlen, distance) = both.split_at(litlens);
+        let mut lengths = Lengths { litlen: [0; LITLENS], distance: [0; DISTANCES] };
+        lengths.litlen[..litlens].copy_from_slice(litlen);
+        lengths.distance.copy_from_slice(&distance[..DISTANCES]);
+        Ok(lengths)
     }
 
     fn dynamic(
@@ -282,48 +311,90 @@ fn stored(reader: &mut Reader<'_>, out: &mut [u8], at: usize) -> Result<usize, I
 }
 
 /// Decodes the symbols of one block into `out` from `at`, and returns where they end.
-fn body(
+///
+/// A refill gives 56 bits: three entries of literals (12 bits each at most) and then a length (15
+/// and 5), or a distance (15 and 13). The next entry is looked up before a match is copied, so
+/// that the copy does not wait for it nor it for the copy.
+#[inline(always)]
+pub fn body<const L: usize>(
     reader: &mut Reader<'_>,
-    tables: &Tables,
+    tables: &Tables<L>,
     out: &mut [u8],
     mut at: usize,
 ) -> Result<usize, InflateError> {
+    const { assert!(L <= 1 << 12) };
+    reader.refill();
+    let mut entry = tables.litlen.look_up(reader.peek());
     loop {
-        // 56 bits are two literals of 15 bits and what is looked up of a third.
-        reader.refill();
-        let mut entry = tables.litlen(reader.peek());
-        let mut literals = 0;
-        while entry & LITERAL != 0 && literals < 3 {
-            *out.get_mut(at).ok_or(InflateError::OutputFull)? = (entry >> 16) as u8;
-            at += 1;
-            literals += 1;
+        if entry & LITERAL != 0 {
+            at = put(out, at, entry)?;
             reader.consume(entry & 0xff);
-            if literals < 3 {
-                entry = tables.litlen(reader.peek());
+            entry = tables.litlen.look_up(reader.peek());
+            if entry & LITERAL != 0 {
+                at = put(out, at, entry)?;
+                reader.consume(entry & 0xff);
+                entry = tables.litlen.look_up(reader.peek());
+                if entry & LITERAL != 0 {
+                    at = put(out, at, entry)?;
+                    reader.consume(entry & 0xff);
+                    reader.refill();
+                    entry = tables.litlen.look_up(reader.peek());
+                    continue;
+                }
             }
         }
-        if literals == 3 {
-            continue;
-        }
-        // The codeword is at the front still: a length and a distance are 48 bits at most.
-        reader.refill();
         if entry & MATCH == 0 {
-            reader.consume(entry & 0xff);
-            return if entry & END != 0 { Ok(at) } else { Err(InflateError::Symbol) };
+            if entry == 0 {
+                entry = long(tables.litlen.walk(reader.peek()), litlen_meaning);
+            }
+            if entry & MATCH == 0 {
+                reader.consume(entry & 0xff);
+                if entry & LITERAL == 0 {
+                    return if entry & END != 0 { Ok(at) } else { Err(InflateError::Symbol) };
+                }
+                at = put(out, at, entry)?;
+                reader.refill();
+                entry = tables.litlen.look_up(reader.peek());
+                continue;
+            }
         }
         let length = value(entry, reader.peek());
         reader.consume(entry & 0xff);
-        let entry = tables.distance(reader.peek());
+        reader.refill();
+        entry = tables.distance.look_up(reader.peek());
         if entry & MATCH == 0 {
-            return Err(InflateError::Symbol);
+            if entry == 0 {
+                entry = long(tables.distance.walk(reader.peek()), distance_meaning);
+            }
+            if entry & MATCH == 0 {
+                return Err(InflateError::Symbol);
+            }
         }
         let distance = value(entry, reader.peek());
         reader.consume(entry & 0xff);
         if distance > at {
             return Err(InflateError::Distance);
         }
+        reader.refill();
+        entry = tables.litlen.look_up(reader.peek());
         at = copy_match(out, at, length, distance)?;
     }
+}
+
+/// Appends the literals of an entry to the `at` bytes of `out`, and returns their end.
+#[inline(always)]
+fn put(out: &mut [u8], at: usize, entry: u32) -> Result<usize, InflateError> {
+    let literals = ((entry >> 16) as u16).to_le_bytes();
+    let count = (entry >> 8 & 15) as usize;
+    match out.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+        // The second byte may be none; then it is written over later.
+        Some(room) => *room = literals,
+        None => {
+            let room = out.get_mut(at..at + count).ok_or(InflateError::OutputFull)?;
+            room.copy_from_slice(&literals[..count]);
+        }
+    }
+    Ok(at + count)
 }
 
 /// Appends to the `at` bytes of `out` the `length` bytes from `distance` back, and returns their

@@ -42,6 +42,21 @@ pub enum Level {
     L9,
 }
 
+impl Level {
+    /// Every level, fastest first.
+    pub const ALL: [Self; 3] = [Self::L1, Self::L6, Self::L9];
+
+    /// The number the level is called by.
+    #[must_use]
+    pub const fn get(self) -> u8 {
+        match self {
+            Self::L1 => 1,
+            Self::L6 => 6,
+            Self::L9 => 9,
+        }
+    }
+}
+
 /// A match has three bytes at least, so a unit has no more sequences than this.
 const MAX_SEQUENCES: usize = MAX_UNIT / 3;
 

@@ -9,22 +9,29 @@
 //! ```
 //!
 //! A stream is a row of blocks; ours have one. What differs between modes is only where the code
-//! lengths come from: written down in the RFC (*fixed*), in the block's header (*dynamic*).
+//! lengths come from: written down in the RFC (*fixed*), in the block's header (*dynamic*), or in a
+//! table that both sides have (*canned*).
 //!
 //! - `symbols`: which symbol stands for which length and distance
 //! - `huffman`: codes from lengths, lengths from frequencies
 //! - `bits`: the bit stream, both ways
 //! - `matcher`: tokens from a unit
 //! - `encode`: bits from tokens
+//! - `canned`: tables, and training them
+//! - `general`: tables that suit most programs
 //! - `inflate`: the decoder, of any deflate
 
 mod bits;
+mod canned;
 mod encode;
+mod general;
 mod huffman;
 mod inflate;
 mod matcher;
 mod symbols;
 
-pub use encode::Deflate;
+pub use canned::{BadTable, Table, train};
+pub use encode::{Deflate, Histogram, Lengths};
+pub use general::GENERAL;
 pub use inflate::{Inflate, InflateError, Inflated};
 pub use matcher::Level;
