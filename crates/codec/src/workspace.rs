@@ -1,9 +1,8 @@
 //! The memory of encoders and decoders, made once for a thread.
 
-use crate::deflate::{Deflate, GENERAL, Inflate, Level, Table};
+use crate::deflate::{Deflate, GENERAL, Inflate, Level, TableSet};
 use crate::{Codec, Corrupt, DeflateMode, DoesNotFit, MAX_UNIT, ZstdLevel, by_n, lz4, zstd};
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::fmt;
 
 /// Encoders and decoders for the codecs a thread will use. Everything it needs is taken when it is
@@ -18,20 +17,14 @@ pub struct Workspace {
 struct OurDeflate {
     deflate: Deflate,
     inflate: Inflate,
-    /// In order of id; none when no codec asked for is canned.
-    tables: Vec<Table>,
+    /// If a codec asked for is canned.
+    tables: Option<TableSet>,
 }
 
 impl OurDeflate {
     fn new(canned: bool) -> Self {
-        let table = |(id, lengths)| {
-            Table::new(id, 32768, lengths).expect("the tables that ship are tables")
-        };
-        Self {
-            deflate: Deflate::new(),
-            inflate: Inflate::new(),
-            tables: (0..).zip(&GENERAL).filter(|_| canned).map(table).collect(),
-        }
+        let tables = || TableSet::new(32768, &GENERAL).expect("the tables that ship are tables");
+        Self { deflate: Deflate::new(), inflate: Inflate::new(), tables: canned.then(tables) }
     }
 
     /// A canned unit begins with the id of its table, in one byte.
@@ -46,8 +39,9 @@ impl OurDeflate {
             DeflateMode::Fixed => self.deflate.fixed(level, unit, out),
             DeflateMode::Dynamic => self.deflate.dynamic(level, unit, out),
             DeflateMode::CannedGeneral => {
+                let tables = self.tables.as_ref().expect("a workspace made for canned");
                 let (id, body) = out.split_first_mut().ok_or(DoesNotFit)?;
-                let (size, table) = self.deflate.canned(level, &self.tables, unit, body)?;
+                let (size, table) = self.deflate.canned(level, tables, unit, body)?;
                 *id = table.id();
                 Ok(1 + size)
             }
@@ -62,7 +56,8 @@ impl OurDeflate {
     ) -> Result<(), Corrupt> {
         if mode == DeflateMode::CannedGeneral {
             let (id, body) = bytes.split_first().ok_or(Corrupt)?;
-            let table = self.tables.get(usize::from(*id)).ok_or(Corrupt)?;
+            let tables = self.tables.as_ref().expect("a workspace made for canned");
+            let table = tables.get(*id).ok_or(Corrupt)?;
             return table.decompress(body, out).map_err(|_| Corrupt);
         }
         let inflated = self.inflate.inflate(bytes, out).map_err(|_| Corrupt)?;

@@ -4,7 +4,7 @@
 use flate2::{Decompress, FlushDecompress, Status};
 use octavo_codec::deflate::{
     BadTable, Deflate, GENERAL, Histogram, Inflate, InflateError, Inflated, Lengths, Level, Table,
-    train,
+    TableSet, train,
 };
 use octavo_codec::{DoesNotFit, MAX_UNIT};
 use proptest::prelude::*;
@@ -99,8 +99,8 @@ fn with_header(table: &Table, body: &[u8]) -> Vec<u8> {
     stream
 }
 
-fn general_tables(window: usize) -> Vec<Table> {
-    let lengths = GENERAL.iter().map(|lengths| {
+fn general_tables(window: usize) -> Vec<Lengths> {
+    let train_again = |lengths: &Lengths| {
         let mut histogram = Histogram::new();
         // From lengths back to frequencies, for windows that are smaller.
         for (n, length) in histogram.litlen.iter_mut().zip(lengths.litlen) {
@@ -110,11 +110,11 @@ fn general_tables(window: usize) -> Vec<Table> {
             *n = 1 << (15 - length);
         }
         train(&[histogram], 1, window)[0]
-    });
-    (0..).zip(lengths).map(|(id, l)| Table::new(id, window, &l).expect("a table")).collect()
+    };
+    GENERAL.iter().map(train_again).collect()
 }
 
-fn canned_round_trip(deflate: &mut Deflate, tables: &[Table], unit: &[u8]) {
+fn canned_round_trip(deflate: &mut Deflate, tables: &TableSet, unit: &[u8]) {
     for level in LEVELS {
         let mut body = vec![0xee; unit.len() * 2 + 100];
         let (size, table) = deflate.canned(level, tables, unit, &mut body).expect("room enough");
@@ -150,14 +150,16 @@ fn canned_round_trip(deflate: &mut Deflate, tables: &[Table], unit: &[u8]) {
 fn canned_pages() {
     let mut deflate = Deflate::new();
     for window in [4096, 32768] {
-        let tables = general_tables(window);
+        let lengths = general_tables(window);
+        let tables = TableSet::new(window, &lengths).expect("tables");
+        let one = TableSet::new(window, &lengths[..1]).expect("a table");
         for program in ["gcc", "python", "redis", "rustc", "sqlite"] {
             let path = format!("{}/../../testdata/{program}.pages", env!("CARGO_MANIFEST_DIR"));
             let pages = std::fs::read(path).expect("the sample pages that ship with the source");
             for unit_bytes in [4096, 16384, 65536] {
                 for unit in pages.chunks_exact(unit_bytes).step_by(17) {
                     canned_round_trip(&mut deflate, &tables, unit);
-                    canned_round_trip(&mut deflate, &tables[..1], unit);
+                    canned_round_trip(&mut deflate, &one, unit);
                 }
             }
         }
@@ -169,7 +171,7 @@ fn canned_pages() {
 #[test]
 fn a_table_survives_its_header() {
     for window in [4096, 8192, 16384, 32768] {
-        for table in general_tables(window) {
+        for table in TableSet::new(window, &general_tables(window)).expect("tables").tables() {
             let mut header = [0; 300];
             table.header(&mut header).expect("room enough");
             let again = Table::from_header(table.id(), window, &header).expect("its own header");
@@ -237,8 +239,10 @@ proptest! {
         let mut unit: Vec<u8> = runs.into_iter().flat_map(|(v, n)| v.repeat(n)).collect();
         unit.truncate(MAX_UNIT);
         Coders::new().round_trips(&unit);
-        canned_round_trip(&mut Deflate::new(), &general_tables(4096), &unit);
-        canned_round_trip(&mut Deflate::new(), &general_tables(32768)[..1], &unit);
+        for window in [4096, 32768] {
+            let tables = TableSet::new(window, &general_tables(window)).expect("tables");
+            canned_round_trip(&mut Deflate::new(), &tables, &unit);
+        }
     }
 }
 
@@ -252,7 +256,7 @@ proptest! {
         damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
         arbitrary in proptest::collection::vec(any::<u8>(), 0..200),
     ) {
-        let tables = general_tables(32768);
+        let tables = TableSet::new(32768, &GENERAL).expect("tables");
         let mut body = vec![0; unit.len() * 2 + 100];
         let (size, table) =
             Deflate::new().canned(Level::L1, &tables, &unit, &mut body).expect("room enough");

@@ -46,27 +46,14 @@ impl<'a> Writer<'a> {
     /// Stores the complete bytes of the word.
     #[inline(always)]
     pub fn flush(&mut self) -> Result<(), DoesNotFit> {
+        let bytes = (self.count / 8) as usize;
         match self.out.get_mut(self.at..).and_then(<[u8]>::first_chunk_mut) {
-            Some(chunk) => {
-                *chunk = self.bits.to_le_bytes();
-                self.at += (self.count / 8) as usize;
-                self.bits >>= self.count & !7;
-                self.count &= 7;
-                Ok(())
-            }
-            None => self.flush_at_end(),
+            Some(chunk) => *chunk = self.bits.to_le_bytes(),
+            None => store_at_end(self.out, self.at, self.bits, bytes)?,
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn flush_at_end(&mut self) -> Result<(), DoesNotFit> {
-        while self.count >= 8 {
-            *self.out.get_mut(self.at).ok_or(DoesNotFit)? = self.bits as u8;
-            self.at += 1;
-            self.bits >>= 8;
-            self.count -= 8;
-        }
+        self.at += bytes;
+        self.bits >>= self.count & !7;
+        self.count &= 7;
         Ok(())
     }
 
@@ -78,8 +65,21 @@ impl<'a> Writer<'a> {
     }
 }
 
+/// Stores the first `n` bytes of `bits` where there is no room for all eight.
+///
+/// Not a method, here and in [`Reader`]: a call with the address of the whole would keep its
+/// fields out of registers everywhere else.
+#[cold]
+#[inline(never)]
+fn store_at_end(out: &mut [u8], at: usize, bits: u64, n: usize) -> Result<(), DoesNotFit> {
+    let room = out.get_mut(at..at + n).ok_or(DoesNotFit)?;
+    room.copy_from_slice(&bits.to_le_bytes()[..n]);
+    Ok(())
+}
+
 /// Reads bits. Behind the end there are zeros without end; [`Reader::overran`] tells whether any
 /// of them was taken, so that the hot path need not ask at every step.
+#[derive(Clone, Copy)]
 pub struct Reader<'a> {
     input: &'a [u8],
     /// The next byte to load. Past the end it counts the zero bytes made up.
@@ -103,18 +103,10 @@ impl<'a> Reader<'a> {
             self.at += ((63 - self.count) / 8) as usize;
             self.count |= 56;
         } else {
-            self.refill_at_end();
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn refill_at_end(&mut self) {
-        while self.count < 56 {
-            let byte = self.input.get(self.at).copied().unwrap_or(0);
-            self.bits |= u64::from(byte) << self.count;
-            self.at += 1;
-            self.count += 8;
+            let bytes = ((63 - self.count) / 8) as usize;
+            self.bits |= load_at_end(self.input, self.at, bytes) << self.count;
+            self.at += bytes;
+            self.count |= 56;
         }
     }
 
@@ -168,4 +160,15 @@ impl<'a> Reader<'a> {
         self.bits = 0;
         self.count = 0;
     }
+}
+
+/// The `n` bytes from `at` on as a little-endian number, zeros behind the end of `input`.
+#[cold]
+#[inline(never)]
+fn load_at_end(input: &[u8], at: usize, n: usize) -> u64 {
+    let mut bytes = [0; 8];
+    let rest = input.get(at..).unwrap_or(&[]);
+    let n = n.min(rest.len());
+    bytes[..n].copy_from_slice(&rest[..n]);
+    u64::from_le_bytes(bytes)
 }

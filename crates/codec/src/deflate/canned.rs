@@ -13,7 +13,8 @@
 //! A table must have a codeword for everything that can occur, so that it takes any unit.
 
 use super::bits::{Reader, Writer};
-use super::encode::{Codes, Header, Histogram, LAST_DYNAMIC, Lengths};
+use super::cpu::{Bmi2, for_cpu};
+use super::encode::{Chooser, Codes, Header, Histogram, LAST_DYNAMIC, Lengths};
 use super::huffman;
 use super::inflate::{Inflate, InflateError, Tables, body};
 use super::symbols::{DISTANCE_CLASSES, DISTANCES, LITLENS};
@@ -63,6 +64,7 @@ pub struct Table {
     lengths: Lengths,
     codes: Codes,
     tables: Tables<4096>,
+    cpu: Option<Bmi2>,
 }
 
 impl fmt::Debug for Table {
@@ -105,7 +107,7 @@ impl Table {
         tables.build(&lengths.litlen, &lengths.distance).map_err(|_| BadTable::Code)?;
         tables.pair_literals();
         let codes = Codes::new(&lengths.litlen, &lengths.distance);
-        Ok(Self { id, window, lengths: *lengths, codes, tables })
+        Ok(Self { id, window, lengths: *lengths, codes, tables, cpu: Bmi2::detect() })
     }
 
     /// The table whose lengths are told by `header`, the beginning of a stream of one dynamic
@@ -161,13 +163,64 @@ impl Table {
     /// and ends where its input ends.
     pub fn decompress(&self, bytes: &[u8], out: &mut [u8]) -> Result<(), InflateError> {
         let mut reader = Reader::new(bytes);
-        match body(&mut reader, &self.tables, out, 0) {
+        let result = for_cpu!(self.cpu, body(&mut reader, &self.tables, out, 0));
+        match result {
             _ if reader.overran() => Err(InflateError::InputEnds),
             Err(error) => Err(error),
             Ok(written) if written != out.len() => Err(InflateError::OutputShort),
             Ok(_) if !reader.ended() => Err(InflateError::InputLeft),
             Ok(_) => Ok(()),
         }
+    }
+}
+
+/// Tables to choose from for each unit: one to four, with the ids 0, 1, 2, 3 and one window.
+pub struct TableSet {
+    tables: Box<[Table]>,
+    chooser: Chooser,
+}
+
+impl fmt::Debug for TableSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.tables).finish()
+    }
+}
+
+impl TableSet {
+    /// The most tables in a set.
+    pub const MAX: usize = 4;
+
+    /// A set of tables for matches at most `window` bytes back; a table's id is its place.
+    ///
+    /// # Errors
+    /// [`BadTable`] when one of them is none.
+    ///
+    /// # Panics
+    /// When there are no tables, or more than [`TableSet::MAX`].
+    pub fn new(window: usize, lengths: &[Lengths]) -> Result<Self, BadTable> {
+        let chooser = Chooser::new(&lengths.iter().collect::<Vec<_>>());
+        let tables = (0..).zip(lengths).map(|(id, l)| Table::new(id, window, l));
+        Ok(Self { tables: tables.collect::<Result<_, _>>()?, chooser })
+    }
+
+    /// The table with this id, if there is one.
+    #[must_use]
+    pub fn get(&self, id: u8) -> Option<&Table> {
+        self.tables.get(usize::from(id))
+    }
+
+    /// The tables in order of id.
+    #[must_use]
+    pub fn tables(&self) -> &[Table] {
+        &self.tables
+    }
+
+    pub(super) fn window(&self) -> usize {
+        self.tables[0].window
+    }
+
+    pub(super) fn chooser(&self) -> &Chooser {
+        &self.chooser
     }
 }
 

@@ -6,6 +6,8 @@
 //! and whether any was used is asked once for a block: the output bounds how long that can take.
 
 use super::bits::Reader;
+use super::copy::copy_match;
+use super::cpu::{Bmi2, for_cpu};
 use super::encode::Lengths;
 use super::huffman::{BadCode, Decoder, Incomplete};
 use super::symbols::{
@@ -154,6 +156,7 @@ pub struct Inflate {
     precode: Decoder<128>,
     /// Whether `tables` are those of a fixed block.
     fixed: bool,
+    cpu: Option<Bmi2>,
 }
 
 impl Default for Inflate {
@@ -171,8 +174,9 @@ impl fmt::Debug for Inflate {
 impl Inflate {
     /// A decoder.
     #[must_use]
-    pub const fn new() -> Self {
-        Self { tables: Tables::new(), precode: Decoder::new(), fixed: false }
+    pub fn new() -> Self {
+        let cpu = Bmi2::detect();
+        Self { tables: Tables::new(), precode: Decoder::new(), fixed: false, cpu }
     }
 
     /// Decodes the raw deflate stream at the front of `input` into the front of `out`. What lies
@@ -212,7 +216,7 @@ impl Inflate {
             self.tables.build(&FIXED_LITLEN, &FIXED_DISTANCE)?;
             self.fixed = true;
         }
-        body(reader, &self.tables, out, at)
+        for_cpu!(self.cpu, body(reader, &self.tables, out, at))
     }
 
     /// The code lengths told by the stream at the front of `input`, whose first block is a last
@@ -248,7 +252,7 @@ impl Inflate {
             return Err(InflateError::Code);
         }
         self.tables.build(litlen, &distance[..DISTANCES.min(distance.len())])?;
-        body(reader, &self.tables, out, at)
+        for_cpu!(self.cpu, body(reader, &self.tables, out, at))
     }
 
     /// Reads the code lengths of a dynamic block: those of literals and lengths, as many as
@@ -320,6 +324,20 @@ pub fn body<const L: usize>(
     reader: &mut Reader<'_>,
     tables: &Tables<L>,
     out: &mut [u8],
+    at: usize,
+) -> Result<usize, InflateError> {
+    // A copy of its own stays in registers.
+    let mut local = *reader;
+    let result = symbols(&mut local, tables, out, at);
+    *reader = local;
+    result
+}
+
+#[inline(always)]
+fn symbols<const L: usize>(
+    reader: &mut Reader<'_>,
+    tables: &Tables<L>,
+    out: &mut [u8],
     mut at: usize,
 ) -> Result<usize, InflateError> {
     const { assert!(L <= 1 << 12) };
@@ -377,7 +395,7 @@ pub fn body<const L: usize>(
         }
         reader.refill();
         entry = tables.litlen.look_up(reader.peek());
-        at = copy_match(out, at, length, distance)?;
+        at = copy_match(out, at, length, distance).ok_or(InflateError::OutputFull)?;
     }
 }
 
@@ -395,69 +413,4 @@ fn put(out: &mut [u8], at: usize, entry: u32) -> Result<usize, InflateError> {
         }
     }
     Ok(at + count)
-}
-
-/// Appends to the `at` bytes of `out` the `length` bytes from `distance` back, and returns their
-/// end. The match may overlap itself: then it repeats.
-#[inline(always)]
-fn copy_match(
-    out: &mut [u8],
-    at: usize,
-    length: usize,
-    distance: usize,
-) -> Result<usize, InflateError> {
-    let end = at + length;
-    if end + 16 > out.len() {
-        return copy_match_at_end(out, at, length, distance);
-    }
-    let from = at - distance;
-    if distance >= 16 {
-        let mut done = 0;
-        while done < length {
-            let chunk: [u8; 16] = *out[from + done..].first_chunk().expect("room checked above");
-            out[at + done..at + done + 16].copy_from_slice(&chunk);
-            done += 16;
-        }
-    } else if distance >= 8 {
-        let mut done = 0;
-        while done < length {
-            let chunk: [u8; 8] = *out[from + done..].first_chunk().expect("room checked above");
-            out[at + done..at + done + 8].copy_from_slice(&chunk);
-            done += 8;
-        }
-    } else if distance == 1 {
-        let byte = out[from];
-        out[at..end].fill(byte);
-    } else {
-        // Eight bytes of the repeated pattern, put down at every whole number of its periods.
-        let mut pattern = [0; 8];
-        for (i, byte) in pattern.iter_mut().enumerate() {
-            *byte = out[from + i % distance];
-        }
-        let step = 8 - 8 % distance;
-        let mut done = 0;
-        while done < length {
-            out[at + done..at + done + 8].copy_from_slice(&pattern);
-            done += step;
-        }
-    }
-    Ok(end)
-}
-
-#[cold]
-#[inline(never)]
-fn copy_match_at_end(
-    out: &mut [u8],
-    at: usize,
-    length: usize,
-    distance: usize,
-) -> Result<usize, InflateError> {
-    let end = at + length;
-    if end > out.len() {
-        return Err(InflateError::OutputFull);
-    }
-    for to in at..end {
-        out[to] = out[to - distance];
-    }
-    Ok(end)
 }

@@ -16,9 +16,11 @@
 //! Tables hold positions and begin as zeros, which is a position too: whatever they say is checked
 //! against the unit's bytes, so a table cannot be wrong, only useless.
 
+use super::cpu::{Bmi2, for_cpu};
 use super::symbols::MAX_MATCH;
 use crate::MAX_UNIT;
 use alloc::boxed::Box;
+use core::mem;
 
 /// Literals and then a match.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -73,8 +75,9 @@ pub struct Matcher {
     before: Box<[u16]>,
     sequences: Box<[Sequence]>,
     count: usize,
-    /// Where the tail begins.
+    /// Where the tail of the last unit begins.
     tail: usize,
+    cpu: Option<Bmi2>,
 }
 
 fn zeros<T: Clone + Default>(n: usize) -> Box<[T]> {
@@ -98,32 +101,17 @@ fn hash(word: u64, bits: u32) -> usize {
     (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)) as usize
 }
 
-impl Matcher {
-    pub fn new() -> Self {
-        Self {
-            long: zeros(1 << MAX_TABLE),
-            short: zeros(1 << MAX_TABLE),
-            before: zeros(MAX_UNIT),
-            sequences: zeros(MAX_SEQUENCES + 1),
-            count: 0,
-            tail: 0,
-        }
-    }
+/// Sequences being found.
+struct Finding<'a> {
+    sequences: &'a mut [Sequence],
+    count: usize,
+    /// Where the last match ends.
+    tail: usize,
+}
 
-    /// The sequences of the last unit, and where its tail begins.
-    pub fn found(&self) -> (&[Sequence], usize) {
-        (&self.sequences[..self.count], self.tail)
-    }
-
-    /// Finds matches in `unit` no further back than `window`.
-    pub fn find(&mut self, level: Level, unit: &[u8], window: usize) {
-        self.count = 0;
-        self.tail = 0;
-        match level {
-            Level::L1 => self.find_fast(unit, window),
-            Level::L6 => self.find_in_chains(unit, window, 24, 64),
-            Level::L9 => self.find_in_chains(unit, window, 512, MAX_MATCH),
-        }
+impl<'a> Finding<'a> {
+    fn new(sequences: &'a mut [Sequence]) -> Self {
+        Self { sequences, count: 0, tail: 0 }
     }
 
     /// Appends a match of any length, cut into pieces that deflate has.
@@ -150,67 +138,101 @@ impl Matcher {
         };
         self.count += 1;
     }
+}
 
-    fn find_fast(&mut self, unit: &[u8], window: usize) {
-        let Some(last) = unit.len().checked_sub(8) else { return };
+impl Matcher {
+    pub fn new() -> Self {
+        Self {
+            long: zeros(1 << MAX_TABLE),
+            short: zeros(1 << MAX_TABLE),
+            before: zeros(MAX_UNIT),
+            sequences: zeros(MAX_SEQUENCES + 1),
+            count: 0,
+            tail: 0,
+            cpu: Bmi2::detect(),
+        }
+    }
+
+    /// The sequences of the last unit, and where its tail begins.
+    pub fn found(&self) -> (&[Sequence], usize) {
+        (&self.sequences[..self.count], self.tail)
+    }
+
+    /// Finds matches in `unit` no further back than `window`.
+    pub fn find(&mut self, level: Level, unit: &[u8], window: usize) {
+        (self.count, self.tail) = match level {
+            Level::L1 => for_cpu!(self.cpu, self.find_fast(unit, window)),
+            Level::L6 => self.find_in_chains(unit, window, 24, 64),
+            Level::L9 => self.find_in_chains(unit, window, 512, MAX_MATCH),
+        };
+    }
+
+    #[inline(always)]
+    fn find_fast(&mut self, unit: &[u8], window: usize) -> (usize, usize) {
+        let Some(last) = unit.len().checked_sub(8) else { return (0, 0) };
         let bits = unit.len().ilog2().clamp(8, MAX_TABLE);
-        self.long[..1 << bits].fill(0);
-        self.short[..1 << bits].fill(0);
+        let (long_table, short_table) = (&mut self.long[..1 << bits], &mut self.short[..1 << bits]);
+        long_table.fill(0);
+        short_table.fill(0);
+        let mut found = Finding::new(&mut self.sequences);
         let mut at = 1;
         while at <= last {
             let word = load64(unit, at);
             let (long, short) = (hash(word, bits), hash(word << 32, bits));
-            let (from_long, from_short) = (self.long[long], self.short[short]);
-            self.long[long] = at as u16;
-            self.short[short] = at as u16;
-            let (from_long, from_short) = (usize::from(from_long), usize::from(from_short));
-            let (mut from, mut length) = if load64(unit, from_long) == word {
-                (from_long, 8 + common(unit, from_long + 8, at + 8))
-            } else if load32(unit, from_short) == word as u32 {
-                (from_short, 4 + common(unit, from_short + 4, at + 4))
+            let from_long = usize::from(mem::replace(&mut long_table[long], at as u16));
+            let from_short = usize::from(mem::replace(&mut short_table[short], at as u16));
+            // Which of the two it is cannot be predicted: no branch.
+            let same = load64(unit, from_long) == word;
+            let from = if same { from_long } else { from_short };
+            let differ = load64(unit, from) ^ word;
+            if differ as u32 != 0 || at - from > window {
+                at += 1 + ((at - found.tail) >> 6);
+                continue;
+            }
+            let length = if differ != 0 {
+                (differ.trailing_zeros() / 8) as usize
             } else {
-                at += 1 + ((at - self.tail) >> 6);
-                continue;
+                8 + common(unit, from + 8, at + 8)
             };
-            let distance = at - from;
-            if distance > window {
-                at += 1;
-                continue;
-            }
-            while at > self.tail && from > 0 && unit[at - 1] == unit[from - 1] {
-                at -= 1;
-                from -= 1;
-                length += 1;
-            }
-            self.push(at, length, distance);
+            found.push(at, length, at - from);
             // One more place to be found again: near the end of the match.
             at += length;
             if at <= last {
                 let near = at - 2;
                 let word = load64(unit, near);
-                self.long[hash(word, bits)] = near as u16;
-                self.short[hash(word << 32, bits)] = near as u16;
+                long_table[hash(word, bits)] = near as u16;
+                short_table[hash(word << 32, bits)] = near as u16;
             }
         }
+        (found.count, found.tail)
     }
 
-    fn find_in_chains(&mut self, unit: &[u8], window: usize, depth: usize, enough: usize) {
+    fn find_in_chains(
+        &mut self,
+        unit: &[u8],
+        window: usize,
+        depth: usize,
+        enough: usize,
+    ) -> (usize, usize) {
+        let Some(last) = unit.len().checked_sub(4) else { return (0, 0) };
         self.long.fill(0);
-        let Some(last) = unit.len().checked_sub(4) else { return };
-        let mut next = 0;
+        let Self { long, before, sequences, .. } = self;
+        let mut chains = Chains { heads: long, before, next: 0 };
+        let mut found = Finding::new(sequences);
         let mut at = 0;
         let (mut length, mut distance) = (0, 0);
         while at <= last {
             let (mut new_length, mut new_distance) = (0, 0);
             if length < enough {
-                self.insert(unit, &mut next, at);
-                (new_length, new_distance) = self.longest(unit, at, window, depth, enough, length);
+                chains.insert(unit, at);
+                (new_length, new_distance) =
+                    chains.longest(unit, at, window, depth, enough, length);
             }
             if length >= 3 && length >= new_length {
                 // The match that began one byte ago is the better one.
-                self.push(at - 1, length, distance);
+                found.push(at - 1, length, distance);
                 let end = at - 1 + length;
-                self.insert(unit, &mut next, (end - 1).min(last));
+                chains.insert(unit, (end - 1).min(last));
                 (length, distance) = (0, 0);
                 at = end;
             } else {
@@ -219,17 +241,30 @@ impl Matcher {
             }
         }
         if length >= 3 {
-            self.push(at - 1, length, distance);
+            found.push(at - 1, length, distance);
         }
+        (found.count, found.tail)
     }
+}
 
-    /// Puts the positions from `next` to `to` into their chains.
-    fn insert(&mut self, unit: &[u8], next: &mut usize, to: usize) {
-        while *next <= to {
-            let head = &mut self.long[hash(u64::from(load32(unit, *next)) << 40, MAX_TABLE)];
-            self.before[*next] = *head;
-            *head = *next as u16;
-            *next += 1;
+/// For each position, the one before it where the same 3 bytes are.
+struct Chains<'a> {
+    /// The last position for each hash.
+    heads: &'a mut [u16],
+    before: &'a mut [u16],
+    /// The first position that is in no chain.
+    next: usize,
+}
+
+impl Chains<'_> {
+    /// Puts the positions to `to` into their chains.
+    fn insert(&mut self, unit: &[u8], to: usize) {
+        while self.next <= to {
+            let word = u64::from(load32(unit, self.next)) << 40;
+            let head = &mut self.heads[hash(word, MAX_TABLE)];
+            self.before[self.next] = *head;
+            *head = self.next as u16;
+            self.next += 1;
         }
     }
 

@@ -17,12 +17,16 @@
 //! - `bits`: the bit stream, both ways
 //! - `matcher`: tokens from a unit
 //! - `encode`: bits from tokens
+//! - `cpu`: what this CPU can do
 //! - `canned`: tables, and training them
 //! - `general`: tables that suit most programs
+//! - `copy`: copying a match
 //! - `inflate`: the decoder, of any deflate
 
 mod bits;
 mod canned;
+mod copy;
+mod cpu;
 mod encode;
 mod general;
 mod huffman;
@@ -30,7 +34,7 @@ mod inflate;
 mod matcher;
 mod symbols;
 
-pub use canned::{BadTable, Table, train};
+pub use canned::{BadTable, Table, TableSet, train};
 pub use encode::{Deflate, Histogram, Lengths};
 pub use general::GENERAL;
 pub use inflate::{Inflate, InflateError, Inflated};
