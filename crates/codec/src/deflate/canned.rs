@@ -13,7 +13,6 @@
 //! A table must have a codeword for everything that can occur, so that it takes any unit.
 
 use super::bits::{Reader, Writer};
-use super::cpu::{Bmi2, for_cpu};
 use super::encode::{Chooser, Codes, Header, Histogram, LAST_DYNAMIC, Lengths};
 use super::huffman;
 use super::inflate::{Inflate, InflateError, Tables, body};
@@ -64,7 +63,6 @@ pub struct Table {
     lengths: Lengths,
     codes: Codes,
     tables: Tables<4096>,
-    cpu: Option<Bmi2>,
 }
 
 impl fmt::Debug for Table {
@@ -107,7 +105,7 @@ impl Table {
         tables.build(&lengths.litlen, &lengths.distance).map_err(|_| BadTable::Code)?;
         tables.pair_literals();
         let codes = Codes::new(&lengths.litlen, &lengths.distance);
-        Ok(Self { id, window, lengths: *lengths, codes, tables, cpu: Bmi2::detect() })
+        Ok(Self { id, window, lengths: *lengths, codes, tables })
     }
 
     /// The table whose lengths are told by `header`, the beginning of a stream of one dynamic
@@ -163,7 +161,7 @@ impl Table {
     /// and ends where its input ends.
     pub fn decompress(&self, bytes: &[u8], out: &mut [u8]) -> Result<(), InflateError> {
         let mut reader = Reader::new(bytes);
-        let result = for_cpu!(self.cpu, body(&mut reader, &self.tables, out, 0));
+        let result = body(&mut reader, &self.tables, out, 0);
         match result {
             _ if reader.overran() => Err(InflateError::InputEnds),
             Err(error) => Err(error),

@@ -2,7 +2,6 @@
 
 use super::bits::{Codeword, Writer, codeword};
 use super::canned::{Table, TableSet};
-use super::cpu::{Bmi2, for_cpu};
 use super::huffman;
 use super::matcher::{Level, Matcher, Sequence};
 use super::symbols::{
@@ -438,7 +437,6 @@ pub struct Deflate {
     fixed: Codes,
     /// Those of the block being written.
     codes: Codes,
-    cpu: Option<Bmi2>,
 }
 
 impl Default for Deflate {
@@ -466,7 +464,6 @@ impl Deflate {
             histogram: Histogram::new(),
             fixed: Codes::new(&FIXED_LITLEN, &FIXED_DISTANCE),
             codes: Codes::new(&FIXED_LITLEN, &FIXED_DISTANCE),
-            cpu: Bmi2::detect(),
         }
     }
 
@@ -493,7 +490,7 @@ impl Deflate {
         let (sequences, _) = self.matcher.found();
         let mut writer = Writer::new(out);
         writer.put_bits(LAST_FIXED, 3);
-        for_cpu!(self.cpu, self.fixed.write(writer, unit, sequences))
+        self.fixed.write(writer, unit, sequences)
     }
 
     /// Compresses `unit` to the body of a block whose header one of `tables` implies, at the front
@@ -518,11 +515,11 @@ impl Deflate {
             [table] => table,
             tables_ => {
                 let chooser = tables.chooser();
-                &tables_[for_cpu!(self.cpu, chooser.choose(unit, sequences))]
+                &tables_[chooser.choose(unit, sequences)]
             }
         };
         let writer = Writer::new(out);
-        let size = for_cpu!(self.cpu, table.codes().write(writer, unit, sequences))?;
+        let size = table.codes().write(writer, unit, sequences)?;
         Ok((size, table))
     }
 
@@ -568,7 +565,7 @@ impl Deflate {
         let mut writer = Writer::new(out);
         writer.put_bits(LAST_DYNAMIC, 3);
         header.write(&mut writer)?;
-        for_cpu!(self.cpu, self.codes.write(writer, unit, sequences))
+        self.codes.write(writer, unit, sequences)
     }
 }
 

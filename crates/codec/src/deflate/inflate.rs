@@ -7,7 +7,6 @@
 
 use super::bits::Reader;
 use super::copy::copy_match;
-use super::cpu::{Bmi2, for_cpu};
 use super::encode::Lengths;
 use super::huffman::{BadCode, Decoder, Incomplete};
 use super::symbols::{
@@ -156,7 +155,6 @@ pub struct Inflate {
     precode: Decoder<128>,
     /// Whether `tables` are those of a fixed block.
     fixed: bool,
-    cpu: Option<Bmi2>,
 }
 
 impl Default for Inflate {
@@ -174,9 +172,8 @@ impl fmt::Debug for Inflate {
 impl Inflate {
     /// A decoder.
     #[must_use]
-    pub fn new() -> Self {
-        let cpu = Bmi2::detect();
-        Self { tables: Tables::new(), precode: Decoder::new(), fixed: false, cpu }
+    pub const fn new() -> Self {
+        Self { tables: Tables::new(), precode: Decoder::new(), fixed: false }
     }
 
     /// Decodes the raw deflate stream at the front of `input` into the front of `out`. What lies
@@ -216,7 +213,7 @@ impl Inflate {
             self.tables.build(&FIXED_LITLEN, &FIXED_DISTANCE)?;
             self.fixed = true;
         }
-        for_cpu!(self.cpu, body(reader, &self.tables, out, at))
+        body(reader, &self.tables, out, at)
     }
 
     /// The code lengths told by the stream at the front of `input`, whose first block is a last
@@ -252,7 +249,7 @@ impl Inflate {
             return Err(InflateError::Code);
         }
         self.tables.build(litlen, &distance[..DISTANCES.min(distance.len())])?;
-        for_cpu!(self.cpu, body(reader, &self.tables, out, at))
+        body(reader, &self.tables, out, at)
     }
 
     /// Reads the code lengths of a dynamic block: those of literals and lengths, as many as

@@ -16,7 +16,6 @@
 //! Tables hold positions and begin as zeros, which is a position too: whatever they say is checked
 //! against the unit's bytes, so a table cannot be wrong, only useless.
 
-use super::cpu::{Bmi2, for_cpu};
 use super::symbols::MAX_MATCH;
 use crate::MAX_UNIT;
 use alloc::boxed::Box;
@@ -77,7 +76,6 @@ pub struct Matcher {
     count: usize,
     /// Where the tail of the last unit begins.
     tail: usize,
-    cpu: Option<Bmi2>,
 }
 
 fn zeros<T: Clone + Default>(n: usize) -> Box<[T]> {
@@ -149,7 +147,6 @@ impl Matcher {
             sequences: zeros(MAX_SEQUENCES + 1),
             count: 0,
             tail: 0,
-            cpu: Bmi2::detect(),
         }
     }
 
@@ -161,7 +158,7 @@ impl Matcher {
     /// Finds matches in `unit` no further back than `window`.
     pub fn find(&mut self, level: Level, unit: &[u8], window: usize) {
         (self.count, self.tail) = match level {
-            Level::L1 => for_cpu!(self.cpu, self.find_fast(unit, window)),
+            Level::L1 => self.find_fast(unit, window),
             Level::L6 => self.find_in_chains(unit, window, 24, 64),
             Level::L9 => self.find_in_chains(unit, window, 512, MAX_MATCH),
         };

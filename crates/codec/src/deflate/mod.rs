@@ -17,7 +17,6 @@
 //! - `bits`: the bit stream, both ways
 //! - `matcher`: tokens from a unit
 //! - `encode`: bits from tokens
-//! - `cpu`: what this CPU can do
 //! - `canned`: tables, and training them
 //! - `general`: tables that suit most programs
 //! - `copy`: copying a match
@@ -26,7 +25,6 @@
 mod bits;
 mod canned;
 mod copy;
-mod cpu;
 mod encode;
 mod general;
 mod huffman;
