@@ -26,13 +26,15 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod by_n;
+pub mod deflate;
 mod lz4;
 mod memory;
 mod name;
 mod workspace;
 mod zstd;
 
-pub use name::{Codec, CodecId, ParseCodecError, ZstdLevel};
+pub use name::{Codec, CodecId, DeflateMode, ParseCodecError, Parts, ZstdLevel};
 pub use workspace::Workspace;
 
 use core::fmt;

@@ -1,5 +1,6 @@
 //! What codecs are called: by people (`zstd:-1`), and by the store beside each object (one byte).
 
+use crate::deflate::Level;
 use core::fmt;
 use core::str::FromStr;
 
@@ -10,6 +11,57 @@ pub enum Codec {
     Lz4,
     /// zstd frames without magic number, `zstd:LEVEL`: smaller, and slower, with the level.
     Zstd(ZstdLevel),
+    /// Our own deflate, `deflate-MODE:LEVEL`, in parts with `:by_N` behind it.
+    Deflate {
+        /// Where the codes come from.
+        mode: DeflateMode,
+        /// How hard to look for matches.
+        level: Level,
+        /// Into how many streams the unit is cut.
+        parts: Parts,
+    },
+}
+
+/// Where the codes of a deflate block come from.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum DeflateMode {
+    /// From the RFC, `deflate-fixed`.
+    Fixed,
+    /// From the unit, told in the block's header, `deflate-dynamic`.
+    Dynamic,
+    /// From the tables that ship with this crate, `deflate-canned:LEVEL:general`.
+    CannedGeneral,
+}
+
+impl DeflateMode {
+    const ALL: [Self; 3] = [Self::Fixed, Self::Dynamic, Self::CannedGeneral];
+}
+
+/// Into how many equal parts a unit is cut, each compressed for itself: see the table in
+/// `docs/codec.md` for what that costs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Parts(u8);
+
+impl Parts {
+    /// Not cut, and no header that says so.
+    pub const WHOLE: Self = Self(0);
+
+    /// Cut into `n` parts, if that is a power of two from 1 to 64; 1 part has the header too.
+    #[must_use]
+    pub const fn by(n: usize) -> Option<Self> {
+        if n.is_power_of_two() && n <= 64 { Some(Self(n as u8)) } else { None }
+    }
+
+    /// The number of parts, if the unit is cut.
+    #[must_use]
+    pub const fn count(self) -> Option<usize> {
+        if self.0 == 0 { None } else { Some(self.0 as usize) }
+    }
+
+    /// [`Parts::WHOLE`] and then every way of cutting.
+    fn all() -> impl Iterator<Item = Self> {
+        core::iter::once(Self::WHOLE).chain((0..7).map(|log| Self(1 << log)))
+    }
 }
 
 /// A level of zstd, from -7 (fast) to 9 (small).
@@ -57,6 +109,8 @@ impl CodecId {
 const ID_LZ4: u8 = 1;
 /// Ids of the zstd levels are this plus the level: 9 to 25.
 const ID_ZSTD: i16 = 16;
+/// Ids of deflate are this plus the place in the order of mode, level, parts: 64 to 135.
+const ID_DEFLATE: u8 = 64;
 
 impl Codec {
     /// The byte that stands for this codec. Ids live as long as the process, not on disk.
@@ -65,6 +119,10 @@ impl Codec {
         CodecId(match self {
             Self::Lz4 => ID_LZ4,
             Self::Zstd(level) => (ID_ZSTD + level.0 as i16) as u8,
+            Self::Deflate { mode, level, parts } => {
+                let parts = if parts.0 == 0 { 0 } else { 1 + parts.0.ilog2() as u8 };
+                ID_DEFLATE + (mode as u8 * 3 + level as u8) * 8 + parts
+            }
         })
     }
 
@@ -77,6 +135,17 @@ impl Codec {
                 Some(level) => Some(Self::Zstd(level)),
                 None => None,
             },
+            ID_DEFLATE..136 => {
+                let place = (id.0 - ID_DEFLATE) as usize;
+                Some(Self::Deflate {
+                    mode: DeflateMode::ALL[place / 24],
+                    level: Level::ALL[place / 8 % 3],
+                    parts: match place % 8 {
+                        0 => Parts::WHOLE,
+                        log => Parts(1 << (log - 1)),
+                    },
+                })
+            }
             _ => None,
         }
     }
@@ -92,6 +161,15 @@ impl fmt::Display for Codec {
         match self {
             Self::Lz4 => f.write_str("lz4"),
             Self::Zstd(level) => write!(f, "zstd:{}", level.0),
+            Self::Deflate { mode, level, parts } => {
+                let level = level.get();
+                match mode {
+                    DeflateMode::Fixed => write!(f, "deflate-fixed:{level}")?,
+                    DeflateMode::Dynamic => write!(f, "deflate-dynamic:{level}")?,
+                    DeflateMode::CannedGeneral => write!(f, "deflate-canned:{level}:general")?,
+                }
+                parts.count().map_or(Ok(()), |n| write!(f, ":by_{n}"))
+            }
         }
     }
 }
@@ -103,13 +181,22 @@ pub enum ParseCodecError {
     Family,
     /// The part after the colon is no level of zstd.
     ZstdLevel,
+    /// The parts after the colon are not what deflate takes.
+    Deflate,
 }
 
 impl fmt::Display for ParseCodecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Family => "no such codec; use lz4 or zstd:LEVEL, as in zstd:1",
+            Self::Family => {
+                "no such codec; use lz4, zstd:LEVEL, deflate-fixed:LEVEL, deflate-dynamic:LEVEL \
+                 or deflate-canned:LEVEL:general, as in zstd:1"
+            }
             Self::ZstdLevel => "a level of zstd is -7 to -1 or 1 to 9, as in zstd:-1",
+            Self::Deflate => {
+                "a level of deflate is 1, 6 or 9; canned wants :general behind it; :by_N may end \
+                 the name, N a power of two to 64; as in deflate-canned:1:general:by_4"
+            }
         })
     }
 }
@@ -120,9 +207,10 @@ impl FromStr for Codec {
     type Err = ParseCodecError;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
-        match s.split_once(':') {
-            None if s == "lz4" => Ok(Self::Lz4),
-            Some(("zstd", level)) => {
+        let (family, rest) = s.split_once(':').map_or((s, None), |(a, b)| (a, Some(b)));
+        match (family, rest) {
+            ("lz4", None) => Ok(Self::Lz4),
+            ("zstd", Some(level)) => {
                 // A number has one way to be written, so that a name has: no `+1`, no `01`.
                 (ZstdLevel::MIN.0..=ZstdLevel::MAX.0)
                     .filter_map(ZstdLevel::new)
@@ -130,15 +218,50 @@ impl FromStr for Codec {
                     .map(Self::Zstd)
                     .ok_or(ParseCodecError::ZstdLevel)
             }
+            ("deflate-fixed", _) => parse_deflate(DeflateMode::Fixed, rest),
+            ("deflate-dynamic", _) => parse_deflate(DeflateMode::Dynamic, rest),
+            ("deflate-canned", _) => parse_deflate(DeflateMode::CannedGeneral, rest),
             _ => Err(ParseCodecError::Family),
         }
     }
 }
 
+/// Reads what comes after the family of a deflate codec: `LEVEL`, 1 when left out, `general` for
+/// canned, `by_N` where the unit is cut.
+fn parse_deflate(mode: DeflateMode, rest: Option<&str>) -> Result<Codec, ParseCodecError> {
+    let mut words = rest.into_iter().flat_map(|rest| rest.split(':')).peekable();
+    let level_of =
+        |word: &str| Level::ALL.into_iter().find(|l| level_is_written(word, l.get() as i8));
+    let level = words.next_if(|word| level_of(word).is_some()).and_then(level_of);
+    if mode == DeflateMode::CannedGeneral && words.next() != Some("general") {
+        return Err(ParseCodecError::Deflate);
+    }
+    let parts = match words.next() {
+        None => Parts::WHOLE,
+        Some(word) => Parts::all()
+            .find(|parts| {
+                parts.count().is_some_and(|n| {
+                    word.strip_prefix("by_").is_some_and(|w| number_is_written(w, n))
+                })
+            })
+            .ok_or(ParseCodecError::Deflate)?,
+    };
+    match words.next() {
+        None => Ok(Codec::Deflate { mode, level: level.unwrap_or(Level::L1), parts }),
+        Some(_) => Err(ParseCodecError::Deflate),
+    }
+}
+
+/// Whether `text` is the number `n` (of one or two digits) as Display writes it.
+fn number_is_written(text: &str, n: usize) -> bool {
+    let (tens, ones) = (b'0' + (n / 10) as u8, b'0' + (n % 10) as u8);
+    if n < 10 { text.as_bytes() == [ones] } else { text.as_bytes() == [tens, ones] }
+}
+
 /// Whether `text` is the number `n` (of one digit) as Display writes it.
 fn level_is_written(text: &str, n: i8) -> bool {
-    let digit = b'0' + n.unsigned_abs();
-    if n < 0 { text.as_bytes() == [b'-', digit] } else { text.as_bytes() == [digit] }
+    let text = if n < 0 { text.strip_prefix('-').unwrap_or_default() } else { text };
+    number_is_written(text, n.unsigned_abs().into())
 }
 
 #[cfg(test)]
@@ -150,7 +273,7 @@ mod tests {
     #[test]
     fn names_and_ids_read_back() {
         let all: Vec<Codec> = Codec::all().collect();
-        assert_eq!(all.len(), 1 + 16);
+        assert_eq!(all.len(), 1 + 16 + 3 * 3 * 8);
         for codec in all {
             assert_eq!(codec.to_string().parse(), Ok(codec));
             assert_eq!(Codec::from_id(codec.id()), Some(codec));
@@ -165,6 +288,31 @@ mod tests {
         }
         for word in ["zstd:", "zstd:0", "zstd:10", "zstd:-8", "zstd:+1", "zstd:01", "zstd:1 "] {
             assert_eq!(word.parse::<Codec>(), Err(ParseCodecError::ZstdLevel), "{word}");
+        }
+        for word in [
+            "deflate-fixed:",
+            "deflate-fixed:2",
+            "deflate-dynamic:1:general",
+            "deflate-canned",
+            "deflate-canned:1",
+            "deflate-canned:1:general:by_3",
+            "deflate-canned:1:general:by_128",
+            "deflate-canned:1:general:by_4:by_4",
+            "deflate-dynamic:1:by_",
+            "deflate-dynamic:by_4:1",
+        ] {
+            assert_eq!(word.parse::<Codec>(), Err(ParseCodecError::Deflate), "{word}");
+        }
+    }
+
+    #[test]
+    fn a_level_left_out_is_the_first() {
+        for (short, long) in [
+            ("deflate-fixed", "deflate-fixed:1"),
+            ("deflate-dynamic:by_8", "deflate-dynamic:1:by_8"),
+            ("deflate-canned:general", "deflate-canned:1:general"),
+        ] {
+            assert_eq!(short.parse::<Codec>().map(|c| c.to_string()), Ok(long.to_string()));
         }
     }
 }

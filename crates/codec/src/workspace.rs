@@ -1,6 +1,8 @@
 //! The memory of encoders and decoders, made once for a thread.
 
-use crate::{Codec, Corrupt, DoesNotFit, MAX_UNIT, ZstdLevel, lz4, zstd};
+use crate::deflate::{Deflate, GENERAL, Inflate, Level, TableSet};
+use crate::{Codec, Corrupt, DeflateMode, DoesNotFit, MAX_UNIT, ZstdLevel, by_n, lz4, zstd};
+use alloc::boxed::Box;
 use core::fmt;
 
 /// Encoders and decoders for the codecs a thread will use. Everything it needs is taken when it is
@@ -8,6 +10,60 @@ use core::fmt;
 pub struct Workspace {
     lz4: Option<lz4::Encoder>,
     zstd: Option<(zstd::Encoder, zstd::Decoder)>,
+    deflate: Option<Box<OurDeflate>>,
+}
+
+/// Encoder and decoder of deflate, and the tables of canned units.
+struct OurDeflate {
+    deflate: Deflate,
+    inflate: Inflate,
+    /// If a codec asked for is canned.
+    tables: Option<TableSet>,
+}
+
+impl OurDeflate {
+    fn new(canned: bool) -> Self {
+        let tables = || TableSet::new(32768, &GENERAL).expect("the tables that ship are tables");
+        Self { deflate: Deflate::new(), inflate: Inflate::new(), tables: canned.then(tables) }
+    }
+
+    /// A canned unit begins with the id of its table, in one byte.
+    fn compress(
+        &mut self,
+        mode: DeflateMode,
+        level: Level,
+        unit: &[u8],
+        out: &mut [u8],
+    ) -> Result<usize, DoesNotFit> {
+        match mode {
+            DeflateMode::Fixed => self.deflate.fixed(level, unit, out),
+            DeflateMode::Dynamic => self.deflate.dynamic(level, unit, out),
+            DeflateMode::CannedGeneral => {
+                let tables = self.tables.as_ref().expect("a workspace made for canned");
+                let (id, body) = out.split_first_mut().ok_or(DoesNotFit)?;
+                let (size, table) = self.deflate.canned(level, tables, unit, body)?;
+                *id = table.id();
+                Ok(1 + size)
+            }
+        }
+    }
+
+    fn decompress(
+        &mut self,
+        mode: DeflateMode,
+        bytes: &[u8],
+        out: &mut [u8],
+    ) -> Result<(), Corrupt> {
+        if mode == DeflateMode::CannedGeneral {
+            let (id, body) = bytes.split_first().ok_or(Corrupt)?;
+            let tables = self.tables.as_ref().expect("a workspace made for canned");
+            let table = tables.get(*id).ok_or(Corrupt)?;
+            return table.decompress(body, out).map_err(|_| Corrupt);
+        }
+        let inflated = self.inflate.inflate(bytes, out).map_err(|_| Corrupt)?;
+        let whole = inflated.consumed == bytes.len() && inflated.written == out.len();
+        if whole { Ok(()) } else { Err(Corrupt) }
+    }
 }
 
 impl Workspace {
@@ -18,13 +74,21 @@ impl Workspace {
         let levels = || {
             codecs.iter().filter_map(|codec| match codec {
                 Codec::Zstd(level) => Some(*level),
-                Codec::Lz4 => None,
+                _ => None,
             })
+        };
+        let deflate = |codec: &&Codec| matches!(codec, Codec::Deflate { .. });
+        let canned = |codec: &Codec| {
+            matches!(codec, Codec::Deflate { mode: DeflateMode::CannedGeneral, .. })
         };
         let zstd: Option<(ZstdLevel, ZstdLevel)> = levels().min().zip(levels().max());
         Self {
             lz4: codecs.contains(&Codec::Lz4).then(lz4::Encoder::new),
             zstd: zstd.map(|levels| (zstd::Encoder::new(levels), zstd::Decoder::new())),
+            deflate: codecs
+                .iter()
+                .find(deflate)
+                .map(|_| Box::new(OurDeflate::new(codecs.iter().any(canned)))),
         }
     }
 
@@ -36,8 +100,8 @@ impl Workspace {
     /// the unit, to say from which size on the unit is better kept raw.
     ///
     /// # Panics
-    /// When the workspace was not made for `codec`, or the unit is empty or longer than
-    /// [`MAX_UNIT`]: a bug of the caller.
+    /// When the workspace was not made for `codec`, or the unit is empty, longer than [`MAX_UNIT`]
+    /// or not to be cut into as many equal parts as the codec wants: a bug of the caller.
     pub fn compress(
         &mut self,
         codec: Codec,
@@ -53,6 +117,15 @@ impl Workspace {
             Codec::Zstd(level) => {
                 let (encoder, _) = self.zstd.as_mut().expect("a workspace made for zstd");
                 encoder.compress(level, unit, out)
+            }
+            Codec::Deflate { mode, level, parts } => {
+                let deflate = self.deflate.as_mut().expect("a workspace made for deflate");
+                match parts.count() {
+                    None => deflate.compress(mode, level, unit, out),
+                    Some(n) => by_n::compress(n, unit, out, |part, out| {
+                        deflate.compress(mode, level, part, out)
+                    }),
+                }
             }
         }
     }
@@ -77,6 +150,15 @@ impl Workspace {
             Codec::Zstd(_) => {
                 let (_, decoder) = self.zstd.as_mut().expect("a workspace made for zstd");
                 decoder.decompress(bytes, out)
+            }
+            Codec::Deflate { mode, parts, .. } => {
+                let deflate = self.deflate.as_mut().expect("a workspace made for deflate");
+                match parts.count() {
+                    None => deflate.decompress(mode, bytes, out),
+                    Some(n) => by_n::decompress(n, bytes, out, |bytes, part| {
+                        deflate.decompress(mode, bytes, part)
+                    }),
+                }
             }
         }
     }
@@ -111,6 +193,7 @@ impl fmt::Debug for Workspace {
         f.debug_struct("Workspace")
             .field("lz4", &self.lz4.is_some())
             .field("zstd", &self.zstd.is_some())
+            .field("deflate", &self.deflate.is_some())
             .finish()
     }
 }

@@ -17,6 +17,15 @@ use zstd_sys::{
     ZSTD_initStaticDCtx, ZSTD_isError,
 };
 
+// The library calls these if anybody defines them. Hidden here, only we could, and do not: a
+// program with a zstd of its own is not told about ours.
+core::arch::global_asm!(
+    ".weak ZSTD_trace_compress_begin, ZSTD_trace_compress_end",
+    ".hidden ZSTD_trace_compress_begin, ZSTD_trace_compress_end",
+    ".weak ZSTD_trace_decompress_begin, ZSTD_trace_decompress_end",
+    ".hidden ZSTD_trace_decompress_begin, ZSTD_trace_decompress_end",
+);
+
 /// The library's `ZSTD_c_format` and `ZSTD_d_format`, which its header names by number.
 const C_FORMAT: CParameter = CParameter::ZSTD_c_experimentalParam2;
 const D_FORMAT: DParameter = DParameter::ZSTD_d_experimentalParam1;

@@ -128,8 +128,7 @@ impl Pager {
         }
         let Some(staging) = self.staging_of(worker.number).hold() else { return Evicted::Nothing };
         let base = (worker.number * BATCH) as u32;
-        let mut batch =
-            Batch { staging, base, start: 0, pages: 0, was: [None; BATCH], freed: 0 };
+        let mut batch = Batch { staging, base, start: 0, pages: 0, was: [None; BATCH], freed: 0 };
         let swept = self.take_batch(&mut batch);
         if batch.pages > 0 {
             self.store_batch(worker, &mut batch);
@@ -351,13 +350,7 @@ impl Pager {
     }
 
     /// What the store does not take goes back where it was.
-    fn settle_refused(
-        &self,
-        worker: &mut Worker,
-        batch: &mut Batch<'_>,
-        at: usize,
-        why: PutError,
-    ) {
+    fn settle_refused(&self, worker: &mut Worker, batch: &mut Batch<'_>, at: usize, why: PutError) {
         batch.was[at] = None;
         self.put_back(worker, batch, at, why == PutError::DoesNotFit);
         self.counters.put_back.add(1);

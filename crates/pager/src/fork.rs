@@ -13,8 +13,8 @@ use crate::regions::Span;
 use crate::table::{Place, Table};
 use octavo_page::PAGE_SIZE;
 use octavo_sys::Errno;
-use octavo_sys::{maps, task};
 use octavo_sys::uffd::{Event, Stopped, Uffd};
+use octavo_sys::{maps, task};
 
 /// Calls of the child that are followed; a child that makes more while it is filled is ended.
 const MAX_STEPS: usize = 1024;
@@ -154,4 +154,3 @@ impl Pager {
         }
     }
 }
-

@@ -5,8 +5,8 @@
 
 use crate::arena::PoolArena;
 use crate::budget::Budget;
-use crate::gate::Gate;
 use crate::evict::{Bell, Sweep};
+use crate::gate::Gate;
 use crate::program::{BATCH, Program, Staging};
 use crate::regions::Regions;
 use crate::serve::{Fault, RUN, Stream};
@@ -15,8 +15,8 @@ use crate::table::Table;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use octavo_codec::Codec;
-use octavo_page::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use octavo_page::sync::Mutex;
+use octavo_page::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use octavo_page::{PAGE_SIZE, Unit};
 use octavo_store::{How, Scratch, Store};
 use octavo_sys::file::{Fd, Text};
@@ -241,7 +241,6 @@ impl Pager {
     pub(crate) fn staging_of(&self, worker: usize) -> &Staging {
         &self.stagings[worker]
     }
-
 
     pub(crate) fn note_parked_address(&self, parked: u32, address: usize) {
         self.stagings[parked as usize / BATCH].note_address(parked as usize % BATCH, address);

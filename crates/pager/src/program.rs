@@ -261,9 +261,7 @@ impl Staging {
     pub unsafe fn run(&self, at: usize, pages: usize) -> &[u8] {
         assert!(at + pages <= BATCH, "past the staging area");
         // SAFETY: inside the reserve; present by the caller's promise; written by nobody.
-        unsafe {
-            core::slice::from_raw_parts(self.address(at) as *const u8, pages * PAGE_SIZE)
-        }
+        unsafe { core::slice::from_raw_parts(self.address(at) as *const u8, pages * PAGE_SIZE) }
     }
 
     /// Where taken page number `at` belongs in the program.

@@ -188,7 +188,9 @@ impl Pager {
         let wanted = (slot.get() - unit.first.get()) as usize;
         let along = |n: &usize| {
             let at = fault.page.checked_sub((wanted - n) * PAGE_SIZE);
-            at.is_some_and(|at| self.table.word(at).place() == Place::Stored(unit.first.offset(*n as u32)))
+            at.is_some_and(|at| {
+                self.table.word(at).place() == Place::Stored(unit.first.offset(*n as u32))
+            })
         };
         let before = (0..wanted).rev().take_while(along).count();
         let start = fault.page - before * PAGE_SIZE;

@@ -58,11 +58,8 @@ pub struct Control {
     process: AtomicI64,
 }
 
-static CONTROL: Control = Control {
-    started: AtomicU32::new(0),
-    ended: AtomicU32::new(0),
-    process: AtomicI64::new(0),
-};
+static CONTROL: Control =
+    Control { started: AtomicU32::new(0), ended: AtomicU32::new(0), process: AtomicI64::new(0) };
 
 const RUNNING: u32 = 1;
 const ENDING: u32 = 1;

@@ -211,12 +211,7 @@ impl Table {
                 return Err(TableFull);
             }
             // Whoever loses this race leaves one leaf unused; only evictors make leaves, a few.
-            let _ = root.compare_exchange(
-                0,
-                leaf as u32 + 1,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            );
+            let _ = root.compare_exchange(0, leaf as u32 + 1, Ordering::AcqRel, Ordering::Acquire);
         }
         self.get(address).ok_or(TableFull)
     }

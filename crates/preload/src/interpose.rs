@@ -30,8 +30,7 @@ fn answer<T>(outcome: Result<usize, Errno>, value: impl Fn(usize) -> T, failed: 
 /// As of madvise(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
-    let advice =
-        if advice == MADV_FREE && start::is_managed() { MADV_DONTNEED } else { advice };
+    let advice = if advice == MADV_FREE && start::is_managed() { MADV_DONTNEED } else { advice };
     // SAFETY: the caller's own call.
     let outcome = unsafe { syscall!(Sysno::madvise, start, len, advice) };
     answer(outcome, |_| 0, -1)

@@ -259,11 +259,7 @@ impl Uffd {
     }
 }
 
-fn partial(
-    outcome: Result<()>,
-    reported: i64,
-    len: usize,
-) -> core::result::Result<(), Stopped> {
+fn partial(outcome: Result<()>, reported: i64, len: usize) -> core::result::Result<(), Stopped> {
     let done = usize::try_from(reported).unwrap_or(0);
     match outcome {
         Ok(()) if done == len => Ok(()),

@@ -1,0 +1,124 @@
+//! by_n: a unit cut into N equal parts, each a stream of its own.
+//!
+//! ```text
+//!   ┌───┬──────────┬─────────┬────────┬────────┬─ ─ ─┐
+//!   │ N │ start 1  │ start 2 │  ...   │ part 0 │ ... │
+//!   └───┴──────────┴─────────┴────────┴────────┴─ ─ ─┘
+//!    N words of 32 bits, little-endian  ▲ at 4 N
+//! ```
+//!
+//! The words are byte offsets from the beginning; a part ends where the next begins, the last one
+//! where the bytes end. Parts know nothing of each other, so that an accelerator can do them all
+//! at once; the price is a header, and matches that do not reach into the part before. A part that
+//! does not fit fails the whole.
+
+use crate::{Corrupt, DoesNotFit};
+
+/// Compresses each of `n` parts of `unit` with `one`, into the front of `out`.
+///
+/// # Panics
+/// When `unit` cannot be cut into `n` equal parts.
+pub fn compress(
+    n: usize,
+    unit: &[u8],
+    out: &mut [u8],
+    mut one: impl FnMut(&[u8], &mut [u8]) -> Result<usize, DoesNotFit>,
+) -> Result<usize, DoesNotFit> {
+    assert_parts(n, unit.len());
+    let mut end = 4 * n;
+    if out.len() < end {
+        return Err(DoesNotFit);
+    }
+    for (i, part) in unit.chunks_exact(unit.len() / n).enumerate() {
+        let word = if i == 0 { n } else { end };
+        out[4 * i..][..4].copy_from_slice(&(word as u32).to_le_bytes());
+        end += one(part, &mut out[end..])?;
+    }
+    Ok(end)
+}
+
+/// Decompresses each of the `n` parts of `bytes` with `one`, into the whole of `out`.
+///
+/// # Panics
+/// When `out` cannot be cut into `n` equal parts.
+pub fn decompress(
+    n: usize,
+    bytes: &[u8],
+    out: &mut [u8],
+    mut one: impl FnMut(&[u8], &mut [u8]) -> Result<(), Corrupt>,
+) -> Result<(), Corrupt> {
+    assert_parts(n, out.len());
+    let word = |i: usize| {
+        let word = bytes.get(4 * i..).and_then(<[u8]>::first_chunk).ok_or(Corrupt)?;
+        Ok(u32::from_le_bytes(*word) as usize)
+    };
+    if word(0)? != n {
+        return Err(Corrupt);
+    }
+    let mut start = 4 * n;
+    let part_bytes = out.len() / n;
+    for (i, part) in out.chunks_exact_mut(part_bytes).enumerate() {
+        let end = if i + 1 < n { word(i + 1)? } else { bytes.len() };
+        one(bytes.get(start..end).ok_or(Corrupt)?, part)?;
+        start = end;
+    }
+    Ok(())
+}
+
+fn assert_parts(n: usize, bytes: usize) {
+    assert!(bytes.is_multiple_of(n), "{bytes} bytes in {n} equal parts");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A codec that leaves bytes as they are, or refuses parts that begin with 9.
+    fn keep(part: &[u8], out: &mut [u8]) -> Result<usize, DoesNotFit> {
+        if part[0] == 9 {
+            return Err(DoesNotFit);
+        }
+        out.get_mut(..part.len()).ok_or(DoesNotFit)?.copy_from_slice(part);
+        Ok(part.len())
+    }
+
+    fn kept(bytes: &[u8], part: &mut [u8]) -> Result<(), Corrupt> {
+        if bytes.len() != part.len() {
+            return Err(Corrupt);
+        }
+        part.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    #[test]
+    fn the_header_is_the_rfc_s() {
+        let mut out = [0xee; 32];
+        assert_eq!(compress(2, &[1, 2, 3, 4], &mut out, keep), Ok(12));
+        assert_eq!(out[..13], [2, 0, 0, 0, 10, 0, 0, 0, 1, 2, 3, 4, 0xee]);
+        let mut back = [0; 4];
+        assert_eq!(decompress(2, &out[..12], &mut back, kept), Ok(()));
+        assert_eq!(back, [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn one_part_that_does_not_fit_fails_the_whole() {
+        let mut out = [0; 32];
+        assert_eq!(compress(2, &[1, 2, 9, 4], &mut out, keep), Err(DoesNotFit));
+        assert_eq!(compress(2, &[1, 2, 3, 4], &mut out[..11], keep), Err(DoesNotFit));
+        assert_eq!(compress(2, &[1, 2, 3, 4], &mut out[..7], keep), Err(DoesNotFit));
+    }
+
+    #[test]
+    fn a_damaged_header_is_corrupt() {
+        let whole = [2, 0, 0, 0, 10, 0, 0, 0, 1, 2, 3, 4];
+        let mut back = [0; 4];
+        for end in 0..12 {
+            assert_eq!(decompress(2, &whole[..end], &mut back, kept), Err(Corrupt));
+        }
+        for (at, value) in [(0, 1), (0, 4), (4, 7), (4, 9), (4, 13), (7, 0xff)] {
+            let mut damaged = whole;
+            damaged[at] = value;
+            assert_eq!(decompress(2, &damaged, &mut back, kept), Err(Corrupt));
+        }
+    }
+}

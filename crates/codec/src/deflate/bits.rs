@@ -1,0 +1,174 @@
+//! The bit stream of deflate: the first bit is the lowest of the first byte.
+
+use crate::DoesNotFit;
+
+/// Writes bits into a slice.
+///
+/// Bits are gathered in a word and stored eight bytes at a time; what lies behind the last bit is
+/// overwritten by the next store.
+pub struct Writer<'a> {
+    out: &'a mut [u8],
+    /// Bytes complete and stored.
+    at: usize,
+    bits: u64,
+    count: u32,
+}
+
+/// A codeword with its extra bits, as a [`Writer`] takes it: bits below, their number in the
+/// highest byte.
+pub type Codeword = u32;
+
+/// The [`Codeword`] of `count` bits.
+pub const fn codeword(bits: u32, count: u32) -> Codeword {
+    debug_assert!(bits >> count == 0 && count <= 24);
+    bits | count << 24
+}
+
+impl<'a> Writer<'a> {
+    pub fn new(out: &'a mut [u8]) -> Self {
+        Self { out, at: 0, bits: 0, count: 0 }
+    }
+
+    /// Adds bits to the word. After a [`Writer::flush`] there is room for 56.
+    #[inline(always)]
+    pub fn put(&mut self, codeword: Codeword) {
+        self.put_bits(u64::from(codeword & 0xff_ffff), codeword >> 24);
+    }
+
+    /// Adds `count` bits, the others being 0.
+    #[inline(always)]
+    pub fn put_bits(&mut self, bits: u64, count: u32) {
+        debug_assert!(self.count + count <= 63 && bits >> count == 0);
+        self.bits |= bits << self.count;
+        self.count += count;
+    }
+
+    /// Stores the complete bytes of the word.
+    #[inline(always)]
+    pub fn flush(&mut self) -> Result<(), DoesNotFit> {
+        let bytes = (self.count / 8) as usize;
+        match self.out.get_mut(self.at..).and_then(<[u8]>::first_chunk_mut) {
+            Some(chunk) => *chunk = self.bits.to_le_bytes(),
+            None => store_at_end(self.out, self.at, self.bits, bytes)?,
+        }
+        self.at += bytes;
+        self.bits >>= self.count & !7;
+        self.count &= 7;
+        Ok(())
+    }
+
+    /// Fills the last byte with zeros and returns how many bytes there are.
+    pub fn finish(mut self) -> Result<usize, DoesNotFit> {
+        self.count = self.count.next_multiple_of(8);
+        self.flush()?;
+        Ok(self.at)
+    }
+}
+
+/// Stores the first `n` bytes of `bits` where there is no room for all eight.
+///
+/// Not a method, here and in [`Reader`]: a call with the address of the whole would keep its
+/// fields out of registers everywhere else.
+#[cold]
+#[inline(never)]
+fn store_at_end(out: &mut [u8], at: usize, bits: u64, n: usize) -> Result<(), DoesNotFit> {
+    let room = out.get_mut(at..at + n).ok_or(DoesNotFit)?;
+    room.copy_from_slice(&bits.to_le_bytes()[..n]);
+    Ok(())
+}
+
+/// Reads bits. Behind the end there are zeros without end; [`Reader::overran`] tells whether any
+/// of them was taken, so that the hot path need not ask at every step.
+#[derive(Clone, Copy)]
+pub struct Reader<'a> {
+    input: &'a [u8],
+    /// The next byte to load. Past the end it counts the zero bytes made up.
+    at: usize,
+    /// Loaded and not yet taken: at least `count` bits. Higher bits are either zero or what the
+    /// next load will put there anyway.
+    bits: u64,
+    count: u32,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(input: &'a [u8]) -> Self {
+        Self { input, at: 0, bits: 0, count: 0 }
+    }
+
+    /// Loads until at least 56 bits are there to be taken.
+    #[inline(always)]
+    pub fn refill(&mut self) {
+        if let Some(Some(chunk)) = self.input.get(self.at..).map(<[u8]>::first_chunk) {
+            self.bits |= u64::from_le_bytes(*chunk) << self.count;
+            self.at += ((63 - self.count) / 8) as usize;
+            self.count |= 56;
+        } else {
+            let bytes = ((63 - self.count) / 8) as usize;
+            self.bits |= load_at_end(self.input, self.at, bytes) << self.count;
+            self.at += bytes;
+            self.count |= 56;
+        }
+    }
+
+    /// The loaded bits; those beyond the count loaded are not to be trusted.
+    #[inline(always)]
+    pub fn peek(&self) -> u64 {
+        self.bits
+    }
+
+    /// Drops `n` loaded bits.
+    #[inline(always)]
+    pub fn consume(&mut self, n: u32) {
+        debug_assert!(n <= self.count, "{n} bits of {} taken", self.count);
+        self.bits >>= n;
+        self.count -= n;
+    }
+
+    /// Takes `n` bits, at most 32, loading as needed.
+    #[inline(always)]
+    pub fn take(&mut self, n: u32) -> u32 {
+        self.refill();
+        let bits = self.bits & ((1 << n) - 1);
+        self.consume(n);
+        bits as u32
+    }
+
+    /// Whether exactly the input was taken, but for zeros that fill its last byte.
+    pub fn ended(&self) -> bool {
+        let rest = self.bits & ((1 << (self.count % 8)) - 1);
+        self.position() == self.input.len() && rest == 0
+    }
+
+    /// Whether bits from behind the end were taken.
+    pub fn overran(&self) -> bool {
+        self.position() > self.input.len()
+    }
+
+    /// Bytes of which at least one bit was taken.
+    pub fn position(&self) -> usize {
+        self.at - (self.count / 8) as usize
+    }
+
+    /// Drops the rest of the current byte and returns all bytes after it.
+    pub fn align(&mut self) -> &'a [u8] {
+        self.input.get(self.position()..).unwrap_or(&[])
+    }
+
+    /// Goes on reading `bytes` bytes after [`Reader::position`], at the start of a byte.
+    pub fn skip(&mut self, bytes: usize) {
+        self.at = self.position() + bytes;
+        self.bits = 0;
+        self.count = 0;
+    }
+}
+
+/// The `n` bytes from `at` on as a little-endian number, zeros behind the end of `input`.
+#[cold]
+#[inline(never)]
+fn load_at_end(input: &[u8], at: usize, n: usize) -> u64 {
+    let mut bytes = [0; 8];
+    let rest = input.get(at..).unwrap_or(&[]);
+    let n = n.min(rest.len());
+    bytes[..n].copy_from_slice(&rest[..n]);
+    u64::from_le_bytes(bytes)
+}

@@ -1,0 +1,603 @@
+//! The encoder: sequences to bits.
+
+use super::bits::{Codeword, Writer, codeword};
+use super::canned::{Table, TableSet};
+use super::huffman;
+use super::matcher::{Level, Matcher, Sequence};
+use super::symbols::{
+    DISTANCE_CLASSES, DISTANCES, END_OF_BLOCK, FIRST_LENGTH, FIXED_DISTANCE, FIXED_LITLEN,
+    LENGTH_CLASSES, LITLENS, MAX_DISTANCE, PRECODE_ORDER,
+};
+use crate::{DoesNotFit, MAX_UNIT};
+use core::fmt;
+
+/// The longest codeword in blocks of ours: four literals and what is left of a byte fill a word.
+const OUR_MAX_BITS: usize = 14;
+
+/// Which symbol a match length has, less [`FIRST_LENGTH`]; by length less 3.
+const CLASS_OF_LENGTH: [u8; 256] = {
+    let mut classes = [0; 256];
+    let mut class = 0;
+    while class < 29 {
+        let base = LENGTH_CLASSES[class].base as usize - 3;
+        let mut i = base;
+        while i < 256 && i < base + (1 << LENGTH_CLASSES[class].extra) {
+            classes[i] = class as u8;
+            i += 1;
+        }
+        class += 1;
+    }
+    classes
+};
+
+/// Which symbol a distance has. Two for each power of two, told apart by the bit below the top.
+#[inline(always)]
+fn class_of_distance(distance: u16) -> usize {
+    let above = u32::from(distance) - 1;
+    if above < 4 {
+        above as usize
+    } else {
+        let top = above.ilog2();
+        (2 * top + (above >> (top - 1) & 1)) as usize
+    }
+}
+
+/// The codewords of a block, ready to be written.
+pub struct Codes {
+    literal: [Codeword; 256],
+    /// By match length less 3, extra bits and all.
+    length: [Codeword; 256],
+    distance: [Codeword; DISTANCES],
+    end: Codeword,
+    /// Whether four literals fit a word with seven bits in it.
+    four: bool,
+}
+
+impl Codes {
+    pub fn new(litlen: &[u8], distance: &[u8]) -> Self {
+        let mut codes = Self {
+            literal: [0; 256],
+            length: [0; 256],
+            distance: [0; DISTANCES],
+            end: 0,
+            four: false,
+        };
+        codes.set(litlen, distance);
+        codes
+    }
+
+    /// Makes these the codes with the lengths given.
+    fn set(&mut self, litlen: &[u8], distance: &[u8]) {
+        let mut words = [0; 288];
+        huffman::codewords(litlen, &mut words);
+        self.literal.copy_from_slice(&words[..256]);
+        self.end = words[END_OF_BLOCK];
+        for (class, word) in LENGTH_CLASSES.iter().zip(&words[FIRST_LENGTH..]) {
+            // The class of the longest match comes last and takes its place from the one before.
+            let base = usize::from(class.base) - 3;
+            let end = (base + (1 << class.extra)).min(256);
+            for (extra, out) in self.length[base..end].iter_mut().enumerate() {
+                let bits = (word & 0xff_ffff) | (extra as u32) << (word >> 24);
+                *out = codeword(bits, (word >> 24) + u32::from(class.extra));
+            }
+        }
+        let mut words = [0; 32];
+        huffman::codewords(distance, &mut words);
+        self.distance.copy_from_slice(&words[..DISTANCES]);
+        self.four = litlen[..256].iter().all(|&n| usize::from(n) <= OUR_MAX_BITS);
+    }
+
+    /// Writes the symbols of a unit and the end of the block, and finishes the stream.
+    #[inline(always)]
+    fn write(
+        &self,
+        mut writer: Writer<'_>,
+        unit: &[u8],
+        sequences: &[Sequence],
+    ) -> Result<usize, DoesNotFit> {
+        let mut rest = unit;
+        for sequence in sequences {
+            self.write_literals(&mut writer, rest, sequence.literals.into())?;
+            rest = &rest[usize::from(sequence.literals) + usize::from(sequence.length)..];
+            writer.put(self.length[usize::from(sequence.length) - 3]);
+            let class = class_of_distance(sequence.distance);
+            writer.put(self.distance[class]);
+            let above = sequence.distance - DISTANCE_CLASSES[class].base;
+            writer.put_bits(above.into(), DISTANCE_CLASSES[class].extra.into());
+            writer.flush()?;
+        }
+        self.write_literals(&mut writer, rest, rest.len())?;
+        writer.put(self.end);
+        writer.finish()
+    }
+
+    /// Writes the first `n` bytes of `bytes` as literals, in groups of four. The last group is
+    /// full too, if there are bytes for it, with codewords of no bits in the places not wanted:
+    /// how many literals precede a match cannot be predicted, so a branch on it costs more.
+    #[inline(always)]
+    fn write_literals(
+        &self,
+        writer: &mut Writer<'_>,
+        mut bytes: &[u8],
+        mut n: usize,
+    ) -> Result<(), DoesNotFit> {
+        while n > 4 {
+            self.write_group(writer, bytes.first_chunk().expect("more than four"), 4)?;
+            bytes = &bytes[4..];
+            n -= 4;
+        }
+        if let Some(group) = bytes.first_chunk() {
+            return self.write_group(writer, group, n);
+        }
+        for &literal in &bytes[..n] {
+            writer.put(self.literal[usize::from(literal)]);
+        }
+        writer.flush()
+    }
+
+    /// Writes the first `n` bytes of `group`.
+    #[inline(always)]
+    fn write_group(
+        &self,
+        writer: &mut Writer<'_>,
+        group: &[u8; 4],
+        n: usize,
+    ) -> Result<(), DoesNotFit> {
+        let word = |i: usize| if i < n { self.literal[usize::from(group[i])] } else { 0 };
+        writer.put(word(0));
+        writer.put(word(1));
+        if !self.four {
+            writer.flush()?;
+        }
+        writer.put(word(2));
+        writer.put(word(3));
+        writer.flush()
+    }
+}
+
+/// Guesses which of up to four codes suits a unit best, from the symbols it begins with.
+///
+/// What a symbol costs in each code lies side by side in one word, 16 bits for each, so the cost
+/// in all codes is one addition a symbol.
+pub struct Chooser {
+    literal: [u64; 256],
+    /// By match length less 3.
+    length: [u64; 256],
+    distance: [u64; DISTANCES],
+}
+
+impl Chooser {
+    /// The most codes to choose from.
+    const CODES: usize = 4;
+    /// Symbols looked at, about half of a page's. 300 would cost 0.2% of the ratio and save 3% of
+    /// the time.
+    const SYMBOLS: usize = 450;
+
+    pub fn new(codes: &[&Lengths]) -> Self {
+        assert!(!codes.is_empty() && codes.len() <= Self::CODES, "{} codes", codes.len());
+        let side_by_side = |cost: &dyn Fn(&Lengths) -> u8| {
+            // Fields without a code cost most: the last code stands in for them and never wins.
+            (0..Self::CODES).fold(0, |word, i| {
+                let code = codes.get(i).unwrap_or(&codes[codes.len() - 1]);
+                word | u64::from(cost(code)) << (16 * i)
+            })
+        };
+        let mut chooser = Self { literal: [0; 256], length: [0; 256], distance: [0; DISTANCES] };
+        for (i, word) in chooser.literal.iter_mut().enumerate() {
+            *word = side_by_side(&|code| code.litlen[i]);
+        }
+        for (word, class) in chooser.length.iter_mut().zip(CLASS_OF_LENGTH) {
+            *word = side_by_side(&|code| code.litlen[FIRST_LENGTH + usize::from(class)]);
+        }
+        for (i, word) in chooser.distance.iter_mut().enumerate() {
+            *word = side_by_side(&|code| code.distance[i]);
+        }
+        chooser
+    }
+
+    /// The place of the code that makes the beginning of `unit` shortest.
+    #[inline(always)]
+    fn choose(&self, unit: &[u8], sequences: &[Sequence]) -> usize {
+        const { assert!(Self::SYMBOLS * 15 <= u16::MAX as usize) };
+        let mut costs = 0;
+        let mut rest = unit;
+        let mut left = Self::SYMBOLS;
+        for sequence in sequences {
+            let literals = usize::from(sequence.literals);
+            if literals + 2 > left {
+                break;
+            }
+            left -= literals + 2;
+            for &literal in &rest[..literals] {
+                costs += self.literal[usize::from(literal)];
+            }
+            rest = &rest[literals + usize::from(sequence.length)..];
+            costs += self.length[usize::from(sequence.length) - 3];
+            costs += self.distance[class_of_distance(sequence.distance)];
+        }
+        // A unit all of literals has no sequences to go by.
+        if left == Self::SYMBOLS {
+            for &literal in &rest[..rest.len().min(left)] {
+                costs += self.literal[usize::from(literal)];
+            }
+        }
+        let cost = |i: &usize| costs >> (16 * i) & 0xffff;
+        (0..Self::CODES).min_by_key(cost).expect("a code")
+    }
+}
+
+/// Code lengths of both alphabets; 0 for a symbol without a codeword.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lengths {
+    /// Literals, end of block, lengths.
+    pub litlen: [u8; LITLENS],
+    /// Distances.
+    pub distance: [u8; DISTANCES],
+}
+
+/// How often each symbol occurs.
+#[derive(Clone, Debug)]
+pub struct Histogram {
+    /// Literals, end of block, lengths.
+    pub litlen: [u32; LITLENS],
+    /// Distances.
+    pub distance: [u32; DISTANCES],
+}
+
+impl Histogram {
+    /// Nothing counted yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { litlen: [0; LITLENS], distance: [0; DISTANCES] }
+    }
+
+    /// Adds the symbols of a unit.
+    pub(super) fn add(&mut self, unit: &[u8], sequences: &[Sequence]) {
+        let mut rest = unit;
+        for sequence in sequences {
+            let (literals, matched) = rest.split_at(sequence.literals.into());
+            self.add_literals(literals);
+            rest = &matched[usize::from(sequence.length)..];
+            let class = CLASS_OF_LENGTH[usize::from(sequence.length) - 3];
+            self.litlen[FIRST_LENGTH + usize::from(class)] += 1;
+            self.distance[class_of_distance(sequence.distance)] += 1;
+        }
+        self.add_literals(rest);
+        self.litlen[END_OF_BLOCK] += 1;
+    }
+
+    #[inline(always)]
+    fn add_literals(&mut self, literals: &[u8]) {
+        for &literal in literals {
+            self.litlen[usize::from(literal)] += 1;
+        }
+    }
+
+    /// Adds what another one counted.
+    pub fn merge(&mut self, other: &Self) {
+        let pairs = self.litlen.iter_mut().zip(&other.litlen);
+        pairs.chain(self.distance.iter_mut().zip(&other.distance)).for_each(|(a, b)| *a += b);
+    }
+
+    /// The lengths of the best codes for these symbols, no codeword longer than 14 bits.
+    #[must_use]
+    pub fn lengths(&self) -> Lengths {
+        let mut lengths = Lengths { litlen: [0; LITLENS], distance: [0; DISTANCES] };
+        huffman::lengths(&self.litlen, OUR_MAX_BITS, &mut lengths.litlen);
+        huffman::lengths(&self.distance, OUR_MAX_BITS, &mut lengths.distance);
+        lengths
+    }
+
+    /// Bits of the symbols, extra bits left out, in the code with these lengths.
+    #[must_use]
+    pub fn cost(&self, lengths: &Lengths) -> u32 {
+        let words = |frequencies: &[u32], lengths: &[u8]| -> u32 {
+            frequencies.iter().zip(lengths).map(|(f, &n)| f * u32::from(n)).sum()
+        };
+        words(&self.litlen, &lengths.litlen) + words(&self.distance, &lengths.distance)
+    }
+
+    /// Extra bits behind the symbols, the same in any code.
+    fn extra(&self) -> u32 {
+        let lengths = self.litlen[FIRST_LENGTH..].iter().zip(&LENGTH_CLASSES);
+        let distances = self.distance.iter().zip(&DISTANCE_CLASSES);
+        lengths.chain(distances).map(|(f, c)| f * u32::from(c.extra)).sum()
+    }
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Code lengths of a fixed block, as far as the symbols exist.
+const FIXED: Lengths = {
+    let mut fixed = Lengths { litlen: [0; LITLENS], distance: [5; DISTANCES] };
+    let mut i = 0;
+    while i < LITLENS {
+        fixed.litlen[i] = FIXED_LITLEN[i];
+        i += 1;
+    }
+    fixed
+};
+
+/// The header of a dynamic block: its code lengths, run-length coded and then Huffman coded.
+pub struct Header {
+    /// Symbols of the code-length alphabet; the extra bits of repeats above the lowest byte.
+    items: [u16; LITLENS + DISTANCES],
+    count: usize,
+    precode: [u8; 19],
+    litlens: usize,
+    distances: usize,
+    /// Code lengths of the code-length alphabet that are listed.
+    listed: usize,
+}
+
+/// Extra bits behind a symbol of the code-length alphabet.
+fn repeat_bits(symbol: u16) -> u32 {
+    match symbol {
+        16 => 2,
+        17 => 3,
+        18 => 7,
+        _ => 0,
+    }
+}
+
+impl Header {
+    pub fn new(lengths: &Lengths) -> Self {
+        let Lengths { litlen, distance } = lengths;
+        let used = |lengths: &[u8]| lengths.iter().rposition(|&n| n != 0).map_or(0, |i| i + 1);
+        let litlens = used(litlen).max(257);
+        let distances = used(distance).max(1);
+        let mut header = Self {
+            items: [0; LITLENS + DISTANCES],
+            count: 0,
+            precode: [0; 19],
+            litlens,
+            distances,
+            listed: 0,
+        };
+        let mut lengths = [0; LITLENS + DISTANCES];
+        lengths[..litlens].copy_from_slice(&litlen[..litlens]);
+        lengths[litlens..][..distances].copy_from_slice(&distance[..distances]);
+        for run in lengths[..litlens + distances].chunk_by(|a, b| a == b) {
+            header.push_run(run[0], run.len());
+        }
+        let mut frequencies = [0; 19];
+        for item in &header.items[..header.count] {
+            frequencies[usize::from(item & 0xff)] += 1;
+        }
+        huffman::lengths(&frequencies, 7, &mut header.precode);
+        let last = PRECODE_ORDER.iter().rposition(|&s| header.precode[usize::from(s)] != 0);
+        header.listed = last.map_or(4, |i| (i + 1).max(4));
+        header
+    }
+
+    /// Appends `length`, `n` times.
+    fn push_run(&mut self, length: u8, mut n: usize) {
+        if length != 0 {
+            // A repeat repeats what comes before it.
+            self.push(length.into(), 0);
+            n -= 1;
+        }
+        while n >= 3 {
+            let (symbol, least, most) = match length {
+                0 if n >= 11 => (18, 11, 138),
+                0 => (17, 3, 10),
+                _ => (16, 3, 6),
+            };
+            let piece = n.min(most);
+            self.push(symbol, piece - least);
+            n -= piece;
+        }
+        for _ in 0..n {
+            self.push(length.into(), 0);
+        }
+    }
+
+    fn push(&mut self, symbol: u16, extra: usize) {
+        self.items[self.count] = symbol | (extra as u16) << 8;
+        self.count += 1;
+    }
+
+    /// Bits that [`Header::write`] writes.
+    pub fn cost(&self) -> u32 {
+        let items = self.items[..self.count].iter().map(|item| {
+            let symbol = item & 0xff;
+            u32::from(self.precode[usize::from(symbol)]) + repeat_bits(symbol)
+        });
+        5 + 5 + 4 + 3 * self.listed as u32 + items.sum::<u32>()
+    }
+
+    pub fn write(&self, writer: &mut Writer<'_>) -> Result<(), DoesNotFit> {
+        writer.put_bits(self.litlens as u64 - 257, 5);
+        writer.put_bits(self.distances as u64 - 1, 5);
+        writer.put_bits(self.listed as u64 - 4, 4);
+        for &symbol in &PRECODE_ORDER[..self.listed] {
+            writer.flush()?;
+            writer.put_bits(self.precode[usize::from(symbol)].into(), 3);
+        }
+        let mut words = [0; 19];
+        huffman::codewords(&self.precode, &mut words);
+        for item in &self.items[..self.count] {
+            let symbol = item & 0xff;
+            writer.flush()?;
+            writer.put(words[usize::from(symbol)]);
+            writer.put_bits(u64::from(item >> 8), repeat_bits(symbol));
+        }
+        writer.flush()
+    }
+}
+
+/// An encoder of deflate and the memory it needs.
+pub struct Deflate {
+    matcher: Matcher,
+    histogram: Histogram,
+    fixed: Codes,
+    /// Those of the block being written.
+    codes: Codes,
+}
+
+impl Default for Deflate {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Deflate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deflate").finish_non_exhaustive()
+    }
+}
+
+/// Bits of a block's first field: last block or not, and its type.
+const LAST_FIXED: u64 = 0b011;
+pub const LAST_DYNAMIC: u64 = 0b101;
+
+impl Deflate {
+    /// An encoder.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            matcher: Matcher::new(),
+            histogram: Histogram::new(),
+            fixed: Codes::new(&FIXED_LITLEN, &FIXED_DISTANCE),
+            codes: Codes::new(&FIXED_LITLEN, &FIXED_DISTANCE),
+        }
+    }
+
+    /// Compresses `unit` to a stream of one fixed block at the front of `out` and returns its
+    /// length in bytes.
+    ///
+    /// # Errors
+    /// [`DoesNotFit`] when `out` is too short.
+    ///
+    /// # Panics
+    /// When the unit is longer than [`MAX_UNIT`].
+    pub fn fixed(
+        &mut self,
+        level: Level,
+        unit: &[u8],
+        out: &mut [u8],
+    ) -> Result<usize, DoesNotFit> {
+        assert!(unit.len() <= MAX_UNIT, "a unit of {} bytes", unit.len());
+        self.matcher.find(level, unit, MAX_DISTANCE);
+        self.write_fixed(unit, out)
+    }
+
+    fn write_fixed(&self, unit: &[u8], out: &mut [u8]) -> Result<usize, DoesNotFit> {
+        let (sequences, _) = self.matcher.found();
+        let mut writer = Writer::new(out);
+        writer.put_bits(LAST_FIXED, 3);
+        self.fixed.write(writer, unit, sequences)
+    }
+
+    /// Compresses `unit` to the body of a block whose header one of `tables` implies, at the front
+    /// of `out`, and returns its length in bytes and the table: the one that suits the unit best.
+    ///
+    /// # Errors
+    /// [`DoesNotFit`] when `out` is too short.
+    ///
+    /// # Panics
+    /// When the unit is longer than [`MAX_UNIT`].
+    pub fn canned<'t>(
+        &mut self,
+        level: Level,
+        tables: &'t TableSet,
+        unit: &[u8],
+        out: &mut [u8],
+    ) -> Result<(usize, &'t Table), DoesNotFit> {
+        assert!(unit.len() <= MAX_UNIT, "a unit of {} bytes", unit.len());
+        self.matcher.find(level, unit, tables.window());
+        let (sequences, _) = self.matcher.found();
+        let table = match tables.tables() {
+            [table] => table,
+            tables_ => {
+                let chooser = tables.chooser();
+                &tables_[chooser.choose(unit, sequences)]
+            }
+        };
+        let writer = Writer::new(out);
+        let size = table.codes().write(writer, unit, sequences)?;
+        Ok((size, table))
+    }
+
+    /// Adds the symbols that `unit` becomes at `level` to `histogram`, to train tables on.
+    ///
+    /// # Panics
+    /// When the unit is longer than [`MAX_UNIT`].
+    pub fn count(&mut self, level: Level, unit: &[u8], histogram: &mut Histogram) {
+        assert!(unit.len() <= MAX_UNIT, "a unit of {} bytes", unit.len());
+        self.matcher.find(level, unit, MAX_DISTANCE);
+        histogram.add(unit, self.matcher.found().0);
+    }
+
+    /// Compresses `unit` to a stream of one block with codes of its own at the front of `out` and
+    /// returns its length in bytes. Where the fixed codes do better, the block is a fixed one.
+    ///
+    /// # Errors
+    /// [`DoesNotFit`] when `out` is too short.
+    ///
+    /// # Panics
+    /// When the unit is longer than [`MAX_UNIT`].
+    pub fn dynamic(
+        &mut self,
+        level: Level,
+        unit: &[u8],
+        out: &mut [u8],
+    ) -> Result<usize, DoesNotFit> {
+        assert!(unit.len() <= MAX_UNIT, "a unit of {} bytes", unit.len());
+        self.matcher.find(level, unit, MAX_DISTANCE);
+        let (sequences, _) = self.matcher.found();
+        self.histogram = Histogram::new();
+        self.histogram.add(unit, sequences);
+        let lengths = self.histogram.lengths();
+        let header = Header::new(&lengths);
+        let cost = header.cost() + self.histogram.cost(&lengths);
+        if self.histogram.cost(&FIXED) <= cost {
+            return self.write_fixed(unit, out);
+        }
+        if (3 + cost + self.histogram.extra()).div_ceil(8) as usize > out.len() {
+            return Err(DoesNotFit);
+        }
+        self.codes.set(&lengths.litlen, &lengths.distance);
+        let mut writer = Writer::new(out);
+        writer.put_bits(LAST_DYNAMIC, 3);
+        header.write(&mut writer)?;
+        self.codes.write(writer, unit, sequences)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::general::GENERAL;
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn the_code_chosen_is_the_cheapest() {
+        let chooser = Chooser::new(&GENERAL.iter().collect::<Vec<_>>());
+        let mut chosen = [0; 4];
+        for seed in 0..400u32 {
+            // Alphabets of all sizes, a match now and then.
+            let mask = (1 << (seed % 9)) - 1;
+            let unit: Vec<u8> =
+                (0..256u32).map(|i| ((i * i * (seed + 77)) >> 6 & mask) as u8).collect();
+            let match_ = Sequence { literals: 40, length: 3 + seed as u16 % 9, distance: 20 };
+            let sequences = &[match_; 4][..seed as usize % 5];
+            if !sequences.is_empty() {
+                // The tail is not looked at then: leave none.
+                let end = sequences.len() * (40 + usize::from(match_.length));
+                let place = chooser.choose(&unit[..end], sequences);
+                let mut histogram = Histogram::new();
+                histogram.add(&unit[..end], sequences);
+                histogram.litlen[END_OF_BLOCK] = 0;
+                let best = GENERAL.iter().map(|code| histogram.cost(code)).min();
+                assert_eq!(Some(histogram.cost(&GENERAL[place])), best);
+                chosen[place] += 1;
+            }
+        }
+        assert!(chosen.iter().filter(|&&n| n > 0).count() > 1, "always the same: {chosen:?}");
+    }
+}

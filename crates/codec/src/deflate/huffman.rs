@@ -1,0 +1,360 @@
+//! Huffman codes as deflate has them: a code is told by the lengths of its codewords.
+//!
+//! Codewords are dealt out in order of length, then of symbol, counting upwards (*canonical*). In
+//! the stream a codeword comes highest bit first while everything else comes lowest bit first, so
+//! tables are indexed by the codeword reversed.
+//!
+//! Decoding looks up the next few bits in a table. A codeword no longer than that fills every
+//! entry that begins with it; a longer one has no entry and is found by walking the code bit by
+//! bit. Such codewords are rare by construction: of 2^-10 and less.
+
+use super::bits::{Codeword, codeword};
+use super::symbols::MAX_BITS;
+
+/// Why lengths make no code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadCode;
+
+/// How many codewords have each length, and whether that makes a code.
+pub fn count_lengths(lengths: &[u8]) -> [u16; MAX_BITS + 1] {
+    let mut count = [0; MAX_BITS + 1];
+    for &length in lengths {
+        count[usize::from(length)] += 1;
+    }
+    count[0] = 0;
+    count
+}
+
+/// Codewords that are missing for the code to be complete, in units of the longest codeword.
+/// An error when there are codewords too many.
+pub fn missing(count: &[u16; MAX_BITS + 1]) -> Result<u32, BadCode> {
+    let used: u32 = (1..=MAX_BITS).map(|n| u32::from(count[n]) << (MAX_BITS - n)).sum();
+    (1u32 << MAX_BITS).checked_sub(used).ok_or(BadCode)
+}
+
+/// What to do with a code in which codewords are missing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Incomplete {
+    /// Refuse it.
+    Refuse,
+    /// Accept it if it is one codeword of one bit, or none at all, as zlib does.
+    AcceptOneOrNone,
+}
+
+/// A look-up table for one alphabet; `N` entries, a power of two.
+pub struct Decoder<const N: usize> {
+    /// What a reversed codeword stands for; 0 where it is too long for the table, or none.
+    table: [u32; N],
+    /// The bits to look up: as many as the longest codeword has, if the table is that large.
+    mask: u64,
+    /// For the walk: codewords of each length, and symbols in order of codeword.
+    count: [u16; MAX_BITS + 1],
+    sorted: [u16; 288],
+}
+
+/// An entry of a [`Decoder`], made from a symbol by the alphabet: the low byte is free for the
+/// length of the codeword, which the decoder adds, and the rest must not be 0.
+pub type Meaning = fn(symbol: usize) -> u32;
+
+impl<const N: usize> Decoder<N> {
+    pub const fn new() -> Self {
+        assert!(N.is_power_of_two() && N >= 2);
+        Self { table: [0; N], mask: 1, count: [0; MAX_BITS + 1], sorted: [0; 288] }
+    }
+
+    /// Makes this the decoder of the code with these lengths.
+    pub fn build(
+        &mut self,
+        lengths: &[u8],
+        meaning: Meaning,
+        incomplete: Incomplete,
+    ) -> Result<(), BadCode> {
+        let count = count_lengths(lengths);
+        if missing(&count)? != 0 {
+            let one_or_none = count[1] <= 1 && count[2..].iter().all(|&n| n == 0);
+            if incomplete == Incomplete::Refuse || !one_or_none {
+                return Err(BadCode);
+            }
+        }
+        self.sort(lengths, &count);
+        self.count = count;
+        self.fill(meaning);
+        Ok(())
+    }
+
+    /// Puts the symbols in order of codeword.
+    fn sort(&mut self, lengths: &[u8], count: &[u16; MAX_BITS + 1]) {
+        let mut next = [0u16; MAX_BITS + 1];
+        for n in 1..MAX_BITS {
+            next[n + 1] = next[n] + count[n];
+        }
+        for (symbol, &length) in lengths.iter().enumerate() {
+            if length != 0 {
+                let place = &mut next[usize::from(length)];
+                self.sorted[usize::from(*place)] = symbol as u16;
+                *place += 1;
+            }
+        }
+    }
+
+    /// Fills the table for codewords of one bit, copies it behind itself, adds those of two bits,
+    /// and so on: each entry is written about twice, whatever the code.
+    fn fill(&mut self, meaning: Meaning) {
+        let longest = (1..=MAX_BITS).rev().find(|&n| self.count[n] != 0).unwrap_or(1);
+        let bits = longest.min(N.trailing_zeros() as usize);
+        self.mask = (1 << bits) - 1;
+        self.table[..2].fill(0);
+        let (mut codeword, mut at) = (0u32, 0);
+        for length in 1..=bits {
+            for _ in 0..self.count[length] {
+                let reversed = (codeword.reverse_bits() >> (32 - length)) as usize;
+                self.table[reversed] = meaning(usize::from(self.sorted[at])) + length as u32;
+                codeword += 1;
+                at += 1;
+            }
+            if length < bits {
+                self.table.copy_within(..1 << length, 1 << length);
+                codeword <<= 1;
+            }
+        }
+    }
+
+    /// Replaces entries by what `join` makes of them and of the entry that follows in the stream,
+    /// where the table's bits hold both codewords.
+    pub fn pair(&mut self, join: impl Fn(u32, u32) -> Option<u32>) {
+        let bits = self.mask.count_ones();
+        // What follows entry `i` is entry `i >> length`, a lower one and not yet replaced.
+        for i in (0..=self.mask as usize).rev() {
+            let first = self.table[i];
+            let second = self.table[i >> (first & 0xff).min(bits)];
+            if first != 0 && second != 0 && (first & 0xff) + (second & 0xff) <= bits {
+                self.table[i] = join(first, second).unwrap_or(first);
+            }
+        }
+    }
+
+    /// The entry for the codeword at the front of `bits`, 0 if it is not in the table.
+    #[inline(always)]
+    pub fn look_up(&self, bits: u64) -> u32 {
+        self.table[(bits & self.mask) as usize & (N - 1)]
+    }
+
+    /// The symbol of the codeword at the front of `bits`, and its length: bit by bit, for any
+    /// codeword. `None` when no codeword begins like that.
+    #[cold]
+    #[inline(never)]
+    pub fn walk(&self, bits: u64) -> Option<(usize, u32)> {
+        let (mut codeword, mut first, mut at) = (0u32, 0u32, 0u32);
+        for length in 1..=MAX_BITS {
+            codeword = codeword << 1 | (bits >> (length - 1)) as u32 & 1;
+            let count = u32::from(self.count[length]);
+            if codeword - first < count {
+                let symbol = self.sorted[(at + codeword - first) as usize];
+                return Some((symbol.into(), length as u32));
+            }
+            at += count;
+            first = (first + count) << 1;
+        }
+        None
+    }
+}
+
+/// Writes the codewords of the canonical code with these lengths; 0 for symbols without one.
+pub fn codewords(lengths: &[u8], out: &mut [Codeword]) {
+    let count = count_lengths(lengths);
+    let mut next = [0u32; MAX_BITS + 1];
+    for n in 1..MAX_BITS {
+        next[n + 1] = (next[n] + u32::from(count[n])) << 1;
+    }
+    for (&length, out) in lengths.iter().zip(out) {
+        *out = if length == 0 {
+            0
+        } else {
+            let word = &mut next[usize::from(length)];
+            let reversed = word.reverse_bits() >> (32 - u32::from(length));
+            *word += 1;
+            codeword(reversed, length.into())
+        };
+    }
+}
+
+/// The most symbols an alphabet can have here.
+const SYMBOLS: usize = 288;
+
+/// Writes the lengths of the best prefix code for these frequencies in which no codeword is longer
+/// than `limit`; 0 for symbols that do not occur. A single symbol gets a codeword of one bit.
+///
+/// The code is Huffman's. If it is too deep, codewords that are too long are cut to the limit and
+/// others lengthened until they are a code again: not always the best one, but near.
+pub fn lengths(frequencies: &[u32], limit: usize, out: &mut [u8]) {
+    debug_assert!(frequencies.len() == out.len() && out.len() <= SYMBOLS);
+    out.fill(0);
+    let mut leaves = [0u32; SYMBOLS];
+    let mut n = 0;
+    for (symbol, &frequency) in frequencies.iter().enumerate() {
+        // Nine bits hold the symbol; a unit has fewer symbols than the other 23 can count.
+        debug_assert!(frequency < 1 << 23);
+        leaves[n] = frequency << 9 | symbol as u32;
+        n += usize::from(frequency != 0);
+    }
+    let leaves = &mut leaves[..n];
+    leaves.sort_unstable();
+    let count = match n {
+        0 => return,
+        1 => {
+            let mut count = [0; MAX_BITS + 1];
+            count[1] = 1;
+            count
+        }
+        _ => limited(&depths(leaves), limit),
+    };
+    // The rarest symbols come first and get the longest codewords.
+    let mut leaves = leaves.iter();
+    for length in (1..=limit).rev() {
+        for leaf in leaves.by_ref().take(count[length].into()) {
+            out[(leaf & 511) as usize] = length as u8;
+        }
+    }
+}
+
+/// How many of these leaves, sorted by frequency, Huffman's tree has at each depth; depths
+/// beyond 63 are counted at 63.
+fn depths(leaves: &[u32]) -> [u16; 64] {
+    // Joins the two lightest of the leaves and of the nodes already made: both are in order of
+    // weight, so the lightest is always at the front of one of the two rows.
+    let n = leaves.len();
+    let mut weight = [0u32; SYMBOLS];
+    let mut parent = [0u16; SYMBOLS];
+    let mut leaf_parent = [0u16; SYMBOLS];
+    let (mut leaf, mut node) = (0, 0);
+    for made in 0..n - 1 {
+        let mut sum = 0;
+        for _ in 0..2 {
+            let take_leaf = leaf < n && (node >= made || leaves[leaf] >> 9 <= weight[node]);
+            if take_leaf {
+                sum += leaves[leaf] >> 9;
+                leaf_parent[leaf] = made as u16;
+                leaf += 1;
+            } else {
+                sum += weight[node];
+                parent[node] = made as u16;
+                node += 1;
+            }
+        }
+        weight[made] = sum;
+    }
+    // The last node is the root; every node lies behind its children.
+    let mut depth = [0u8; SYMBOLS];
+    for node in (0..n - 2).rev() {
+        depth[node] = (depth[usize::from(parent[node])] + 1).min(62);
+    }
+    let mut count = [0; 64];
+    for &parent in &leaf_parent[..n] {
+        count[usize::from(depth[usize::from(parent)]) + 1] += 1;
+    }
+    count
+}
+
+/// Changes a count of codewords by length into one without codewords longer than `limit`.
+fn limited(depths: &[u16; 64], limit: usize) -> [u16; MAX_BITS + 1] {
+    let mut count = [0; MAX_BITS + 1];
+    count[..=limit].copy_from_slice(&depths[..=limit]);
+    let cut: u16 = depths[limit + 1..].iter().sum();
+    if cut == 0 {
+        return count;
+    }
+    count[limit] += cut;
+    let used: u32 = (1..=limit).map(|n| u32::from(count[n]) << (limit - n)).sum();
+    for _ in 1 << limit..used {
+        // A leaf one level down makes room for a sibling, which comes from the limit.
+        let from = (1..limit).rev().find(|&n| count[n] != 0).expect("a shorter codeword");
+        count[from] -= 1;
+        count[from + 1] += 2;
+        count[limit] -= 1;
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    /// The cost of the best code, by joining the two smallest again and again.
+    fn best_cost(frequencies: &[u32]) -> u32 {
+        let mut weights: Vec<u32> = frequencies.iter().copied().filter(|&f| f != 0).collect();
+        let mut cost = 0;
+        while weights.len() > 1 {
+            weights.sort_unstable_by(|a, b| b.cmp(a));
+            let sum = weights.pop().expect("one") + weights.pop().expect("two");
+            cost += sum;
+            weights.push(sum);
+        }
+        cost
+    }
+
+    fn cost(frequencies: &[u32], lengths: &[u8]) -> u32 {
+        frequencies.iter().zip(lengths).map(|(f, &l)| f * u32::from(l)).sum()
+    }
+
+    proptest! {
+        #[test]
+        fn lengths_make_the_best_code(frequencies in proptest::collection::vec(
+            prop_oneof![Just(0u32), 1u32..5, 1u32..1000, Just(60_000)], 2..SYMBOLS,
+        )) {
+            let mut out = vec![0xff; frequencies.len()];
+            lengths(&frequencies, MAX_BITS, &mut out);
+            let used = frequencies.iter().filter(|&&f| f != 0).count();
+            for (f, l) in frequencies.iter().zip(&out) {
+                prop_assert_eq!(*f == 0, *l == 0);
+            }
+            if used >= 2 {
+                prop_assert_eq!(missing(&count_lengths(&out)), Ok(0));
+                let (ours, best) = (cost(&frequencies, &out), best_cost(&frequencies));
+                // At the limit the code may be worse, but not by much.
+                let limited = out.iter().any(|&l| usize::from(l) == MAX_BITS);
+                prop_assert!(ours == best || limited && ours - best < best / 100);
+            }
+        }
+
+        #[test]
+        fn a_limit_is_kept(
+            frequencies in proptest::collection::vec(0u32..1 << 20, 2..SYMBOLS),
+            skew in 0u32..20,
+        ) {
+            let frequencies: Vec<u32> =
+                frequencies.iter().enumerate().map(|(i, f)| f >> (i as u32 % 20).min(skew)).collect();
+            let mut out = vec![0; frequencies.len()];
+            lengths(&frequencies, 9, &mut out);
+            prop_assert!(out.iter().all(|&l| l <= 9));
+            if frequencies.iter().filter(|&&f| f != 0).count() >= 2 {
+                prop_assert_eq!(missing(&count_lengths(&out)), Ok(0));
+            }
+        }
+
+        #[test]
+        fn codewords_decode(frequencies in proptest::collection::vec(0u32..100, 2..SYMBOLS)) {
+            let mut out = vec![0; frequencies.len()];
+            lengths(&frequencies, MAX_BITS, &mut out);
+            let mut words = vec![0; out.len()];
+            codewords(&out, &mut words);
+            let mut decoder = Decoder::<64>::new();
+            let meaning = |symbol| (symbol as u32 + 1) << 16;
+            prop_assume!(decoder.build(&out, meaning, Incomplete::AcceptOneOrNone).is_ok());
+            for (symbol, &word) in words.iter().enumerate() {
+                if word == 0 { continue; }
+                // Noise behind the codeword changes nothing.
+                let bits = u64::from(word & 0xff_ffff) | 0x5a5a_5a5a << (word >> 24);
+                prop_assert_eq!(decoder.walk(bits), Some((symbol, word >> 24)));
+                let entry = decoder.look_up(bits);
+                if word >> 24 <= 6 {
+                    prop_assert_eq!(entry, (symbol as u32 + 1) << 16 | word >> 24);
+                } else {
+                    prop_assert_eq!(entry, 0);
+                }
+            }
+        }
+    }
+}

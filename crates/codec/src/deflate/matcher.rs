@@ -1,0 +1,373 @@
+//! Finds what is repeated.
+//!
+//! A unit becomes a row of sequences: some literals, then a match, `length` bytes from `distance`
+//! back; the literals after the last match are the *tail*.
+//!
+//! ```text
+//!   literals │ match │ literals │ match │ match │ ... │ tail
+//!   └──── sequence ──┘└─── sequence ────┘└──────┘
+//! ```
+//!
+//! The fast way looks at one place only, where the next 8 bytes were last seen, or else where the
+//! next 4 were; it takes what it finds and steps faster the longer it finds nothing. The thorough
+//! way follows chains of all places where the next 3 bytes were seen, and looks whether the match
+//! one byte on is longer before it takes one.
+//!
+//! Tables hold positions and begin as zeros, which is a position too: whatever they say is checked
+//! against the unit's bytes, so a table cannot be wrong, only useless.
+
+use super::symbols::MAX_MATCH;
+use crate::MAX_UNIT;
+use alloc::boxed::Box;
+use core::mem;
+
+/// Literals and then a match.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sequence {
+    /// Bytes before the match that are not part of any.
+    pub literals: u16,
+    /// 3 to 258.
+    pub length: u16,
+    /// 1 to 32768.
+    pub distance: u16,
+}
+
+/// How hard to look.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Level {
+    /// One look.
+    L1,
+    /// Chains of up to 24 places.
+    L6,
+    /// Chains of up to 512 places.
+    L9,
+}
+
+impl Level {
+    /// Every level, fastest first.
+    pub const ALL: [Self; 3] = [Self::L1, Self::L6, Self::L9];
+
+    /// The number the level is called by.
+    #[must_use]
+    pub const fn get(self) -> u8 {
+        match self {
+            Self::L1 => 1,
+            Self::L6 => 6,
+            Self::L9 => 9,
+        }
+    }
+}
+
+/// A match has three bytes at least, so a unit has no more sequences than this.
+const MAX_SEQUENCES: usize = MAX_UNIT / 3;
+
+/// Binary logarithm of the largest table.
+const MAX_TABLE: u32 = 14;
+
+/// Tables and the sequences of one unit. About 360 KiB, of which a 4 KiB unit touches 30.
+pub struct Matcher {
+    /// Where 8 bytes were last seen, by their hash; for chains, where 3 bytes were.
+    long: Box<[u16]>,
+    /// Where 4 bytes were last seen, by their hash.
+    short: Box<[u16]>,
+    /// For each position, where the same 3 bytes were seen before: the chains.
+    before: Box<[u16]>,
+    sequences: Box<[Sequence]>,
+    count: usize,
+    /// Where the tail of the last unit begins.
+    tail: usize,
+}
+
+fn zeros<T: Clone + Default>(n: usize) -> Box<[T]> {
+    alloc::vec![T::default(); n].into_boxed_slice()
+}
+
+#[inline(always)]
+fn load64(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(*bytes[at..].first_chunk().expect("eight bytes from there"))
+}
+
+#[inline(always)]
+fn load32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(*bytes[at..].first_chunk().expect("four bytes from there"))
+}
+
+/// Multiplies by an odd number whose bits are mixed (2^64 over the golden ratio) and keeps the
+/// highest `bits`: those depend on all the others.
+#[inline(always)]
+fn hash(word: u64, bits: u32) -> usize {
+    (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)) as usize
+}
+
+/// Sequences being found.
+struct Finding<'a> {
+    sequences: &'a mut [Sequence],
+    count: usize,
+    /// Where the last match ends.
+    tail: usize,
+}
+
+impl<'a> Finding<'a> {
+    fn new(sequences: &'a mut [Sequence]) -> Self {
+        Self { sequences, count: 0, tail: 0 }
+    }
+
+    /// Appends a match of any length, cut into pieces that deflate has.
+    #[inline(always)]
+    fn push(&mut self, at: usize, mut length: usize, distance: usize) {
+        let mut literals = at - self.tail;
+        self.tail = at + length;
+        while length > MAX_MATCH {
+            // What is left must be long enough for a match.
+            let piece = if length >= MAX_MATCH + 3 { MAX_MATCH } else { length - 3 };
+            self.push_piece(literals, piece, distance);
+            literals = 0;
+            length -= piece;
+        }
+        self.push_piece(literals, length, distance);
+    }
+
+    #[inline(always)]
+    fn push_piece(&mut self, literals: usize, length: usize, distance: usize) {
+        self.sequences[self.count] = Sequence {
+            literals: literals as u16,
+            length: length as u16,
+            distance: distance as u16,
+        };
+        self.count += 1;
+    }
+}
+
+impl Matcher {
+    pub fn new() -> Self {
+        Self {
+            long: zeros(1 << MAX_TABLE),
+            short: zeros(1 << MAX_TABLE),
+            before: zeros(MAX_UNIT),
+            sequences: zeros(MAX_SEQUENCES + 1),
+            count: 0,
+            tail: 0,
+        }
+    }
+
+    /// The sequences of the last unit, and where its tail begins.
+    pub fn found(&self) -> (&[Sequence], usize) {
+        (&self.sequences[..self.count], self.tail)
+    }
+
+    /// Finds matches in `unit` no further back than `window`.
+    pub fn find(&mut self, level: Level, unit: &[u8], window: usize) {
+        (self.count, self.tail) = match level {
+            Level::L1 => self.find_fast(unit, window),
+            Level::L6 => self.find_in_chains(unit, window, 24, 64),
+            Level::L9 => self.find_in_chains(unit, window, 512, MAX_MATCH),
+        };
+    }
+
+    #[inline(always)]
+    fn find_fast(&mut self, unit: &[u8], window: usize) -> (usize, usize) {
+        let Some(last) = unit.len().checked_sub(8) else { return (0, 0) };
+        let bits = unit.len().ilog2().clamp(8, MAX_TABLE);
+        let (long_table, short_table) = (&mut self.long[..1 << bits], &mut self.short[..1 << bits]);
+        long_table.fill(0);
+        short_table.fill(0);
+        let mut found = Finding::new(&mut self.sequences);
+        let mut at = 1;
+        while at <= last {
+            let word = load64(unit, at);
+            let (long, short) = (hash(word, bits), hash(word << 32, bits));
+            let from_long = usize::from(mem::replace(&mut long_table[long], at as u16));
+            let from_short = usize::from(mem::replace(&mut short_table[short], at as u16));
+            // Which of the two it is cannot be predicted: no branch.
+            let same = load64(unit, from_long) == word;
+            let from = if same { from_long } else { from_short };
+            let differ = load64(unit, from) ^ word;
+            if differ as u32 != 0 || at - from > window {
+                at += 1 + ((at - found.tail) >> 6);
+                continue;
+            }
+            let length = if differ != 0 {
+                (differ.trailing_zeros() / 8) as usize
+            } else {
+                8 + common(unit, from + 8, at + 8)
+            };
+            found.push(at, length, at - from);
+            // One more place to be found again: near the end of the match.
+            at += length;
+            if at <= last {
+                let near = at - 2;
+                let word = load64(unit, near);
+                long_table[hash(word, bits)] = near as u16;
+                short_table[hash(word << 32, bits)] = near as u16;
+            }
+        }
+        (found.count, found.tail)
+    }
+
+    fn find_in_chains(
+        &mut self,
+        unit: &[u8],
+        window: usize,
+        depth: usize,
+        enough: usize,
+    ) -> (usize, usize) {
+        let Some(last) = unit.len().checked_sub(4) else { return (0, 0) };
+        self.long.fill(0);
+        let Self { long, before, sequences, .. } = self;
+        let mut chains = Chains { heads: long, before, next: 0 };
+        let mut found = Finding::new(sequences);
+        let mut at = 0;
+        let (mut length, mut distance) = (0, 0);
+        while at <= last {
+            let (mut new_length, mut new_distance) = (0, 0);
+            if length < enough {
+                chains.insert(unit, at);
+                (new_length, new_distance) =
+                    chains.longest(unit, at, window, depth, enough, length);
+            }
+            if length >= 3 && length >= new_length {
+                // The match that began one byte ago is the better one.
+                found.push(at - 1, length, distance);
+                let end = at - 1 + length;
+                chains.insert(unit, (end - 1).min(last));
+                (length, distance) = (0, 0);
+                at = end;
+            } else {
+                (length, distance) = (new_length, new_distance);
+                at += 1;
+            }
+        }
+        if length >= 3 {
+            found.push(at - 1, length, distance);
+        }
+        (found.count, found.tail)
+    }
+}
+
+/// For each position, the one before it where the same 3 bytes are.
+struct Chains<'a> {
+    /// The last position for each hash.
+    heads: &'a mut [u16],
+    before: &'a mut [u16],
+    /// The first position that is in no chain.
+    next: usize,
+}
+
+impl Chains<'_> {
+    /// Puts the positions to `to` into their chains.
+    fn insert(&mut self, unit: &[u8], to: usize) {
+        while self.next <= to {
+            let word = u64::from(load32(unit, self.next)) << 40;
+            let head = &mut self.heads[hash(word, MAX_TABLE)];
+            self.before[self.next] = *head;
+            *head = self.next as u16;
+            self.next += 1;
+        }
+    }
+
+    /// The longest match at `at` that is longer than `beat`, or lengths that are none.
+    fn longest(
+        &self,
+        unit: &[u8],
+        at: usize,
+        window: usize,
+        depth: usize,
+        enough: usize,
+        beat: usize,
+    ) -> (usize, usize) {
+        let most = (unit.len() - at).min(MAX_MATCH);
+        let (mut length, mut distance) = (beat.max(2), 0);
+        let mut from = at;
+        for _ in 0..depth {
+            // A chain leads back; where it does not, it has ended.
+            let before = usize::from(self.before[from]);
+            if before >= from || at - before > window || length >= most {
+                break;
+            }
+            from = before;
+            if unit[from + length] != unit[at + length] {
+                continue;
+            }
+            let n = common(unit, from, at).min(most);
+            // Three bytes from afar cost more than three literals.
+            if n > length && (n > 3 || at - from <= 4096) {
+                (length, distance) = (n, at - from);
+                if n >= enough {
+                    break;
+                }
+            }
+        }
+        if distance == 0 { (0, 0) } else { (length, distance) }
+    }
+}
+
+/// How many bytes are the same from `a` and from `b` on, `a < b`.
+#[inline(always)]
+fn common(unit: &[u8], a: usize, b: usize) -> usize {
+    let mut n = 0;
+    while b + n + 8 <= unit.len() {
+        let differ = load64(unit, a + n) ^ load64(unit, b + n);
+        if differ != 0 {
+            return n + (differ.trailing_zeros() / 8) as usize;
+        }
+        n += 8;
+    }
+    while b + n < unit.len() && unit[a + n] == unit[b + n] {
+        n += 1;
+    }
+    n
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    /// Puts the sequences together again.
+    fn played(matcher: &Matcher, unit: &[u8], window: usize) -> Vec<u8> {
+        let (sequences, tail) = matcher.found();
+        let mut out: Vec<u8> = Vec::new();
+        for s in sequences {
+            let (length, distance) = (usize::from(s.length), usize::from(s.distance));
+            out.extend(&unit[out.len()..][..usize::from(s.literals)]);
+            assert!((3..=MAX_MATCH).contains(&length), "a match of {length}");
+            assert!((1..=window.min(out.len())).contains(&distance), "from {distance} back");
+            for _ in 0..length {
+                out.push(out[out.len() - distance]);
+            }
+        }
+        assert_eq!(out.len(), tail);
+        out.extend(&unit[tail..]);
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn sequences_give_the_unit(
+            runs in proptest::collection::vec(
+                (proptest::collection::vec(any::<u8>(), 1..12), 1usize..200), 1..40),
+            window in 1usize..40000,
+        ) {
+            let mut unit: Vec<u8> = runs.into_iter().flat_map(|(v, n)| v.repeat(n)).collect();
+            unit.truncate(MAX_UNIT);
+            let mut matcher = Matcher::new();
+            for level in [Level::L1, Level::L6, Level::L9] {
+                matcher.find(level, &unit, window.min(32768));
+                prop_assert!(played(&matcher, &unit, window) == unit, "{level:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_shortest_units_have_no_matches_or_right_ones() {
+        let mut matcher = Matcher::new();
+        for n in 1..40 {
+            let unit: Vec<u8> = (0..n).map(|i| i / 20).collect();
+            for level in [Level::L1, Level::L6, Level::L9] {
+                matcher.find(level, &unit, 32768);
+                assert_eq!(played(&matcher, &unit, 32768), unit);
+            }
+        }
+    }
+}
