@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn the_levels_are_in_order_at_every_limit() {
-        for limit in (0..30).map(|n| 32 * MIB << n.min(16)) {
+        for limit in (0..30).map(|n| (32 * MIB) << n.min(16)) {
             let budget = Budget::new(limit);
             let first = |reached: &dyn Fn(&Budget) -> bool| {
                 let (mut low, mut high) = (0, limit);

@@ -18,7 +18,7 @@ use octavo_sys::uffd::Event;
 
 impl Pager {
     /// Reads once what there is to read: applies events, queues faults. What was read may be
-    /// behind something unread; then the answer to it fails, and [`Pager::catch_up`] reads on.
+    /// behind something unread; then the answer to it fails, and `catch_up` reads on.
     pub fn read_events(&self, worker: &mut Worker) {
         let mut events = [const { None }; 16];
         let _gate = self.gate.write();

@@ -89,7 +89,6 @@ mod tests {
     use proptest::prelude::*;
 
     /// The twin: one flag for each address.
-    #[derive(Default)]
     struct Flags([bool; 64]);
 
     impl Flags {
@@ -110,7 +109,7 @@ mod tests {
         fn the_list_holds_what_flags_would(
             steps in proptest::collection::vec((any::<bool>(), 0usize..64, 1usize..20), 1..60)
         ) {
-            let (mut regions, mut flags) = (Regions::new(64), Flags::default());
+            let (mut regions, mut flags) = (Regions::new(64), Flags([false; 64]));
             for (add, start, len) in steps {
                 let span = start..(start + len).min(64);
                 flags.0[span.clone()].fill(add);

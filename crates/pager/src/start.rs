@@ -166,7 +166,9 @@ impl Helper {
         let store = store(limit, job.config.cpus)?;
         let target_fd = task::pidfd(target)?;
         TARGET.store(i64::from(target_fd.raw()), Ordering::Release);
-        let parts = Parts { program, maps: Maps::open()?, store, target: target_fd };
+        let maps = Maps::open()?;
+        maps.writable_from(0)?; // ENOTTY on a kernel that cannot list mappings this way
+        let parts = Parts { program, maps, store, target: target_fd };
         let pager = Box::leak(Box::new(Pager::new(job.config, parts)?));
         let server = Worker::new(0, &job.config);
         Ok(Self { pager, job, target, server })

@@ -118,6 +118,9 @@ impl core::fmt::Display for Refusal {
             ),
             Errno::ENOSYS => f.write_str("this kernel or its seccomp profile has no userfaultfd"),
             Errno::EINVAL => f.write_str("userfaultfd lacks UFFDIO_MOVE; kernel 6.8 or later does"),
+            Errno::ENOTTY => f.write_str(
+                "this kernel cannot list mappings (PROCMAP_QUERY); kernel 6.11 or later can",
+            ),
             Errno::ENOMEM => {
                 f.write_str("the address space is too small for the pager; raise ulimit -v")
             }

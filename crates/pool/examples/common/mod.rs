@@ -1,4 +1,5 @@
 //! What the examples share.
+#![allow(unsafe_code)] // an arena of its own
 
 use octavo_page::PAGE_SIZE;
 use octavo_pool::{Arena, OutOfFrames};

@@ -7,6 +7,7 @@
 //! When only holes are left that fit nothing, emptying a zspage is copying it to a fresh one, densely:
 //! still worth it, but dearer the less is wasted. So zspages are emptied in rounds, and a round
 //! that won no page ends the work until there is more waste than it left.
+#![allow(unsafe_code)] // copies objects in raw memory
 
 use super::{HOLE, Held, INDEX, Reach, Run, block_words};
 use crate::Arena;

@@ -1,5 +1,6 @@
 //! An arena that trusts nobody: it notices a page committed or decommitted twice, spoils pages that
 //! come and go, and runs out of frames when told to.
+#![allow(unsafe_code)] // an arena for tests
 
 use crate::{Arena, OutOfFrames};
 use core::ptr::NonNull;
