@@ -409,11 +409,22 @@ impl Pager {
         }
     }
 
+    /// Whether there is work for this evictor. The last one is a reserve: memory that is not yet
+    /// registered can grow without a fault that could wait, and where that outruns the others, one
+    /// more takes CPU time from it.
+    fn wants(&self, worker: &Worker) -> bool {
+        if worker.number > 1 && worker.number == self.config.evictors() {
+            self.budget.must_wait(0)
+        } else {
+            self.budget.wants_more_eviction()
+        }
+    }
+
     /// The life of an evictor: sleeps until the budget wants it, works until it does not.
     pub fn run_evictor(&self, worker: &mut Worker) -> ! {
         self.note_evictor(worker.number, task::id());
         loop {
-            while self.budget.wants_more_eviction() && self.is_armed() {
+            while self.wants(worker) && self.is_armed() {
                 match self.evict_step(worker) {
                     Evicted::Pages(_) => self.tidy(),
                     Evicted::Nothing => self.catch_up(worker),

@@ -47,6 +47,14 @@ pub struct Config {
     pub cpus: usize,
 }
 
+impl Config {
+    /// Evictors of the job: one for each CPU, of which the last is a reserve.
+    #[must_use]
+    pub fn evictors(&self) -> usize {
+        self.cpus.clamp(1, MAX_EVICTORS)
+    }
+}
+
 /// A way to compress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tier {

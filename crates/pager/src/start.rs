@@ -17,7 +17,7 @@
 #![allow(unsafe_code)] // entry points of new tasks take their argument as an address
 
 use crate::arena::PoolArena;
-use crate::pager::{Config, MAX_EVICTORS, Pager, Parts, Worker};
+use crate::pager::{Config, Pager, Parts, Worker};
 use crate::program::Program;
 use crate::regions::Span;
 use crate::table::MAX_SLOTS;
@@ -192,7 +192,7 @@ impl Helper {
 
     fn start_others(pager: &'static Pager, job: &'static Job, target: i32) -> Result<()> {
         let watch = Watch::new(pager, job.excluded.clone(), target, task::id())?;
-        for number in 1..=(job.config.cpus - 1).clamp(1, MAX_EVICTORS) {
+        for number in 1..=job.config.evictors() {
             let worker = Worker::new(number, &job.config);
             spawn_thread(evictor, Box::new((pager, worker)))?;
         }
