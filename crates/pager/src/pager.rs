@@ -10,6 +10,7 @@ use crate::gate::Gate;
 use crate::program::{BATCH, Program, Staging};
 use crate::regions::Regions;
 use crate::serve::{Fault, RUN, Stream};
+use crate::start::tell;
 use crate::stats::{Counter, Counters};
 use crate::table::Table;
 use alloc::boxed::Box;
@@ -276,12 +277,7 @@ impl Pager {
 
     /// Writes a line to the program's standard error, if that takes it without waiting.
     pub(crate) fn say(&self, line: &[u8]) {
-        const STDERR: i32 = 2;
-        if let Ok(stderr) = task::borrow_fd(&self.target, STDERR)
-            && stderr.is_writable()
-        {
-            let _ = stderr.write_all(line);
-        }
+        tell(&self.target, line);
     }
 
     pub(crate) fn say_lost(&self, page: usize) {

@@ -243,6 +243,7 @@ extern "C" fn guard(argument: usize) -> ! {
     task::set_name(c"octavo-guard");
     while file::poll(&mut [file::Watch::readable(&helper)], None).unwrap_or(0) == 0 {}
     if LEFT.load(Ordering::Acquire) == 0 {
+        tell(target, b"octavo: the pager was killed; the program is ended\n");
         let _ = task::kill(target);
     }
     task::exit_group(0)
@@ -270,14 +271,20 @@ extern "C" fn crashed(signal: i32, address: usize, instruction: usize) -> ! {
             "octavo: the pager crashed (signal {signal} at {instruction:#x}, address {address:#x}); \
              the program is ended"
         );
-        if let Ok(stderr) = task::borrow_fd(&target, 2)
-            && stderr.is_writable()
-        {
-            let _ = stderr.write_all(line.as_bytes());
-        }
+        tell(&target, line.as_bytes());
         let _ = task::kill(&target);
     }
     task::exit_group(125)
+}
+
+/// Writes a line to the standard error of the process behind `target`, if that takes it at once.
+pub(crate) fn tell(target: &Fd, line: &[u8]) {
+    const STDERR: i32 = 2;
+    if let Ok(stderr) = task::borrow_fd(target, STDERR)
+        && stderr.is_writable()
+    {
+        let _ = stderr.write_all(line);
+    }
 }
 
 /// Closes what came along from the program: pipes must see their end when the program's own ends
