@@ -9,20 +9,26 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 
 /// `bin/octavo` and `lib/octavo/liboctavo_preload.so` in a directory of their own.
-struct Installation(TempDir);
+struct Installation(TempDir, MutexGuard<'static, ()>);
+
+/// Held by each test: a process that one test forks has, for a moment, the file open that another
+/// is writing, and a file open for writing cannot be executed.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 impl Installation {
     fn new() -> Self {
+        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::tempdir().expect("a directory");
         let (bin, lib) = (dir.path().join("bin"), dir.path().join("lib/octavo"));
         fs::create_dir_all(&bin).expect("bin");
         fs::create_dir_all(&lib).expect("lib");
         fs::copy(env!("CARGO_BIN_EXE_octavo"), bin.join("octavo")).expect("octavo");
         fs::copy(some_library(), lib.join("liboctavo_preload.so")).expect("object");
-        Self(dir)
+        Self(dir, alone)
     }
 
     fn path(&self, below: &str) -> PathBuf {

@@ -56,9 +56,11 @@ impl Regions {
         let below = self.spans[first].start..span.start;
         let above = span.end..self.spans[last - 1].end;
         self.spans.drain(first..last);
-        for part in [above, below] {
+        let mut at = first;
+        for part in [below, above] {
             if !part.is_empty() && self.spans.len() < self.spans.capacity() {
-                self.spans.insert(first, part);
+                self.spans.insert(at, part);
+                at += 1;
             }
         }
     }
