@@ -301,9 +301,23 @@ impl Pager {
         }
         // Shut, so that an event that unmaps the range comes after it is in the list.
         let _gate = self.gate.write();
-        if self.program.register(span.clone()).is_ok() && !self.regions.lock().add(span) {
+        if self.program.register(span.clone()).is_err() {
+            return;
+        }
+        // The range may have changed since it was listed, without an event, since it was not
+        // registered; and registering passes over holes. What is mapped into a hole later would be
+        // listed without being registered. One mapping over the whole range cannot be part ours:
+        // what is registered merges only with its like.
+        if !self.is_one_mapping(&span) {
+            self.unmapped.add((span.len() / PAGE_SIZE) as u64); // have it listed again
+        } else if !self.regions.lock().add(span) {
             self.counters.unlisted.add(1);
         }
+    }
+
+    fn is_one_mapping(&self, span: &Span) -> bool {
+        let mapping = self.maps.writable_from(span.start).ok().flatten();
+        mapping.is_some_and(|m| m.span.start <= span.start && span.end <= m.span.end)
     }
 }
 
