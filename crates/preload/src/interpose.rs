@@ -7,6 +7,9 @@ use syscalls::{Errno, Sysno, syscall};
 
 const MADV_DONTNEED: c_int = 4;
 const MADV_FREE: c_int = 8;
+const MADV_WILLNEED: c_int = 3;
+const MADV_POPULATE_READ: c_int = 22;
+const MADV_POPULATE_WRITE: c_int = 23;
 const MAP_POPULATE: c_int = 0x8000;
 const MAP_FAILED: *mut c_void = usize::MAX as *mut c_void;
 
@@ -30,7 +33,13 @@ fn answer<T>(outcome: Result<usize, Errno>, value: impl Fn(usize) -> T, failed: 
 /// As of madvise(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
-    let advice = if advice == MADV_FREE && start::is_managed() { MADV_DONTNEED } else { advice };
+    let advice = match advice {
+        MADV_FREE if start::is_managed() => MADV_DONTNEED,
+        MADV_POPULATE_READ | MADV_POPULATE_WRITE if start::is_managed() && start::is_tight(len) => {
+            MADV_WILLNEED
+        }
+        other => other,
+    };
     // SAFETY: the caller's own call.
     let outcome = unsafe { syscall!(Sysno::madvise, start, len, advice) };
     answer(outcome, |_| 0, -1)

@@ -6,6 +6,7 @@
 //! | function | why |
 //! |---|---|
 //! | `madvise` | `MADV_FREE` leaves pages of which nobody can tell whether they were freed; with `MADV_DONTNEED` instead they are, at once, as the manual allows |
+//! | `madvise` | `MADV_POPULATE_READ` and `_WRITE` are only `MADV_WILLNEED` when memory is tight, for the same reason as `MAP_POPULATE` |
 //! | `mmap` | `MAP_POPULATE` would bring in everything in one go, past any limit; it is a hint |
 //! | `mlockall` | would lock and populate our own reserves; nothing managed leaves RAM anyway |
 //! | `_exit`, `_Exit` | statistics are written before the process is gone |
