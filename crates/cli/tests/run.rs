@@ -13,7 +13,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 
 /// `bin/octavo` and `lib/octavo/liboctavo_preload.so` in a directory of their own.
-struct Installation(TempDir, MutexGuard<'static, ()>);
+struct Installation {
+    dir: TempDir,
+    _alone: MutexGuard<'static, ()>,
+}
 
 /// Held by each test: a process that one test forks has, for a moment, the file open that another
 /// is writing, and a file open for writing cannot be executed.
@@ -28,11 +31,11 @@ impl Installation {
         fs::create_dir_all(&lib).expect("lib");
         fs::copy(env!("CARGO_BIN_EXE_octavo"), bin.join("octavo")).expect("octavo");
         fs::copy(some_library(), lib.join("liboctavo_preload.so")).expect("object");
-        Self(dir, alone)
+        Self { dir, _alone: alone }
     }
 
     fn path(&self, below: &str) -> PathBuf {
-        self.0.path().join(below)
+        self.dir.path().join(below)
     }
 
     fn octavo(&self) -> Command {
@@ -306,7 +309,7 @@ fn the_program_gets_two_variables() {
             .octavo()
             .args(["run", "--memory", "64M", "--strict", "--codec", "zstd:-1", "--unit", "16K"])
             .args(["--stats", "--stats-json", "a;b.json"])
-            .current_dir(octavo.0.path())
+            .current_dir(octavo.dir.path())
             .env("LD_PRELOAD", &theirs),
     );
     assert!(preload.ends_with(&format!(":{}", theirs.display())), "{preload}");
