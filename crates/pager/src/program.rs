@@ -275,11 +275,6 @@ impl Staging {
         self.addresses[at].store(address, Ordering::Release);
     }
 
-    /// The reserves' addresses, which are not the program's.
-    pub fn spans(&self) -> [Span; 2] {
-        [self.pages.span(), self.bin.span()]
-    }
-
     const fn address(&self, at: usize) -> usize {
         self.pages.start() + at * PAGE_SIZE
     }

@@ -106,8 +106,6 @@ pub mod advice {
     pub const DONTNEED: usize = 4;
     /// Not in children.
     pub const DONTFORK: usize = 10;
-    /// Zeros in children.
-    pub const WIPEONFORK: usize = 18;
     /// No huge pages.
     pub const NOHUGEPAGE: usize = 15;
     /// Not in core dumps.
