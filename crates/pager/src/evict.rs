@@ -142,7 +142,8 @@ impl Pager {
     fn progress(&self, swept: usize, freed: usize) -> Evicted {
         let managed = self.regions.lock().bytes();
         let mut sweep = self.sweep.lock();
-        if freed > 0 {
+        // A few pages out of many are the hot ones that come back at once: no progress.
+        if freed > 0 && freed * 64 >= swept / PAGE_SIZE {
             sweep.succeed();
             self.note_stuck(false);
             return Evicted::Pages(freed);

@@ -23,6 +23,10 @@ use octavo_sys::task;
 /// Fresh pages given at once to a writer that goes on in order, at most.
 const AHEAD: usize = 16;
 
+/// Batches that a fault evicts before it goes on, at most: far more than it needs, unless hardly
+/// anything can be evicted, and then the limit is exceeded rather than the fault left waiting.
+const STEPS: u32 = 4;
+
 /// One fault in so many is timed: reading the clock is a system call.
 const TIMED: u64 = 8;
 
@@ -86,7 +90,10 @@ impl Pager {
             return;
         }
         self.counters.waited.add(1);
-        while self.budget.must_wait(AHEAD as u64) && self.budget.above_floor() {
+        for _ in 0..STEPS {
+            if !self.budget.must_wait(AHEAD as u64) || !self.budget.above_floor() {
+                break;
+            }
             match self.evict_step(worker) {
                 Evicted::Pages(_) => {}
                 Evicted::Nothing => self.catch_up(worker),
