@@ -378,7 +378,8 @@ impl Pager {
         let parked = batch.parked(at);
         let back = if dense { Word::FRESH.dense() } else { Word::FRESH.recent() };
         loop {
-            let gate = self.gate.read();
+            // Shut: a server that found the page parked may be copying out of staging.
+            let gate = self.gate.write();
             let address = batch.staging.address_of(at);
             if self.table.word(address) != parked {
                 return; // brought back by a server, or discarded
