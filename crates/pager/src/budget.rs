@@ -109,6 +109,12 @@ impl Budget {
         (self.limit - reserve).saturating_sub(self.used())
     }
 
+    /// Pages left until the limit.
+    #[must_use]
+    pub fn until_limit(&self) -> u64 {
+        self.limit.saturating_sub(self.used())
+    }
+
     /// Whether evictors should start.
     #[must_use]
     pub fn wants_eviction(&self) -> bool {

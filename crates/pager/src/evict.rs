@@ -424,7 +424,7 @@ impl Pager {
 
     /// The life of an evictor: sleeps until the budget wants it, works until it does not.
     pub fn run_evictor(&self, worker: &mut Worker) -> ! {
-        self.note_evictor(worker.number, task::id());
+        self.placement.note_helper();
         loop {
             while self.wants(worker) && self.is_armed() {
                 match self.evict_step(worker) {

@@ -32,6 +32,7 @@ pub mod evict;
 mod fork;
 pub mod gate;
 pub mod pager;
+pub mod placement;
 pub mod program;
 pub mod regions;
 pub mod serve;

@@ -7,6 +7,7 @@ use crate::arena::PoolArena;
 use crate::budget::Budget;
 use crate::evict::{Bell, Sweep};
 use crate::gate::Gate;
+use crate::placement::Placement;
 use crate::program::{BATCH, Program, Staging};
 use crate::regions::Regions;
 use crate::serve::{Fault, RUN, Stream};
@@ -17,7 +18,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use octavo_codec::Codec;
 use octavo_page::sync::Mutex;
-use octavo_page::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use octavo_page::sync::atomic::{AtomicBool, Ordering};
 use octavo_page::{PAGE_SIZE, Unit};
 use octavo_store::{How, Scratch, Store};
 use octavo_sys::file::{Fd, Text};
@@ -78,29 +79,13 @@ pub struct Pager {
     pub(crate) budget: Budget,
     pub(crate) counters: Counters,
     pub(crate) bell: Bell,
-    pub(crate) last_thread: LastThread,
+    pub(crate) placement: Placement,
     /// Pages of registered ranges that were unmapped so far.
     pub(crate) unmapped: Counter,
     stuck: AtomicBool,
-    /// Task ids of the evictors; 0 where there is none.
-    evictors: [AtomicU32; MAX_EVICTORS],
     stagings: Box<[Staging]>,
     armed: AtomicBool,
     pub(crate) target: Fd,
-}
-
-/// The thread that faulted last, for the watch that places servers.
-#[derive(Debug, Default)]
-pub struct LastThread(AtomicU32);
-
-impl LastThread {
-    pub(crate) fn store(&self, thread: u32) {
-        self.0.store(thread, Ordering::Relaxed);
-    }
-
-    pub(crate) fn take(&self) -> Option<u32> {
-        Some(self.0.swap(0, Ordering::Relaxed)).filter(|t| *t != 0)
-    }
 }
 
 /// What one helper has for itself: memory to compress and decode in, made once.
@@ -210,10 +195,9 @@ impl Pager {
             budget: Budget::new(config.limit / PAGE_SIZE as u64),
             counters: Counters::default(),
             bell: Bell::default(),
-            last_thread: LastThread::default(),
+            placement: Placement::new(),
             unmapped: Counter::default(),
             stuck: AtomicBool::new(false),
-            evictors: [const { AtomicU32::new(0) }; MAX_EVICTORS],
             stagings: stagings?.into_boxed_slice(),
             armed: AtomicBool::new(false),
             target,
@@ -233,14 +217,6 @@ impl Pager {
 
     pub(crate) fn note_stuck(&self, stuck: bool) {
         self.stuck.store(stuck, Ordering::Relaxed);
-    }
-
-    pub(crate) fn note_evictor(&self, worker: usize, id: i32) {
-        self.evictors[worker - 1].store(id as u32, Ordering::Relaxed);
-    }
-
-    pub(crate) fn evictor_ids(&self) -> impl Iterator<Item = i32> {
-        self.evictors.iter().map(|id| id.load(Ordering::Relaxed) as i32).filter(|id| *id != 0)
     }
 
     pub(crate) fn arm(&self) {

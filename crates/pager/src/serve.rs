@@ -59,7 +59,6 @@ impl Pager {
     pub fn answer(&self, worker: &mut Worker, fault: Fault) {
         let timed = self.counters.faults.next().is_multiple_of(TIMED);
         let start = timed.then(task::now);
-        self.last_thread.store(fault.thread);
         self.make_room(worker);
         loop {
             let gate = self.gate.read();

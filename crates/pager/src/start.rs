@@ -18,6 +18,7 @@
 
 use crate::arena::PoolArena;
 use crate::pager::{Config, Pager, Parts, Worker};
+use crate::placement::Follower;
 use crate::program::Program;
 use crate::regions::Span;
 use crate::table::MAX_SLOTS;
@@ -185,13 +186,13 @@ impl Helper {
                 task::exit_group(0)
             }
         }
-        pager.run_server(&mut server);
+        pager.run_server(&mut server, target);
         report(pager, job);
         leave()
     }
 
     fn start_others(pager: &'static Pager, job: &'static Job, target: i32) -> Result<()> {
-        let watch = Watch::new(pager, job.excluded.clone(), target, task::id())?;
+        let watch = Watch::new(pager, job.excluded.clone(), target)?;
         for number in 1..=job.config.evictors() {
             let worker = Worker::new(number, &job.config);
             spawn_thread(evictor, Box::new((pager, worker)))?;
@@ -219,6 +220,7 @@ extern "C" fn watcher(argument: usize) -> ! {
     let (watch, pager, job) =
         *unsafe { Box::from_raw(argument as *mut (Watch<'static>, &'static Pager, &'static Job)) };
     task::set_name(c"octavo-watch");
+    pager.placement.note_helper();
     watch.run(|time| pause(pager, job, time))
 }
 
@@ -314,19 +316,24 @@ fn store(limit: usize, cpus: usize) -> Result<Store<PoolArena>> {
 
 impl Pager {
     /// The life of the server: answers faults until the program is gone.
-    fn run_server(&self, worker: &mut Worker) {
+    fn run_server(&self, worker: &mut Worker, target: i32) {
         let mut watches =
             [file::Watch::readable(self.program.fd()), file::Watch::readable(&self.target)];
+        self.placement.note_server();
+        let mut follower = Follower::new(target);
         loop {
-            if worker.faults.is_empty() {
+            self.read_events(worker);
+            let slept = worker.faults.is_empty();
+            if slept {
                 let _ = file::poll(&mut watches, Some(Duration::from_millis(200)));
                 if watches[1].fired() {
                     return;
                 }
+                self.read_events(worker);
             }
-            self.read_events(worker);
             while let Some(fault) = worker.faults.pop() {
                 self.answer(worker, fault);
+                follower.answered(self, fault.thread, slept);
             }
         }
     }

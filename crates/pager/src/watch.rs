@@ -9,6 +9,7 @@
 //! enough has come together or a second has passed.
 
 use crate::pager::Pager;
+use crate::placement::Starvation;
 use crate::regions::Span;
 use crate::start::leave;
 use core::fmt::Write as _;
@@ -18,7 +19,7 @@ use octavo_page::PAGE_SIZE;
 use octavo_sys::file::{Fd, Text};
 use octavo_sys::maps::Mapping;
 use octavo_sys::memory;
-use octavo_sys::task::{self, CpuSet, Policy};
+use octavo_sys::task;
 
 /// Memory appears at 4 GB/s at most: what comes within a millisecond, in pages.
 const PAGES_PER_MS: u64 = 1024;
@@ -74,41 +75,18 @@ pub struct Watch<'a> {
     listed_at: Duration,
     strangers: u32,
     said: bool,
-    place: Place,
-}
-
-/// Where the server runs: beside the one thread that faults, or anywhere when there are several.
-struct Place {
-    server: i32,
-    target: i32,
-    all: CpuSet,
-    cpu: Option<usize>,
-    last_thread: u32,
-    /// Looks until a lone thread is believed to be alone.
-    crowd: u32,
-    /// Faults answered at the last look, and looks in a row that found none answered and one
-    /// waiting.
-    faults: u64,
-    waited: u32,
-    /// Looks until the server may be of policy "idle" again.
-    starved: u32,
+    starvation: Starvation,
 }
 
 impl<'a> Watch<'a> {
-    /// A watch over the program `target`, which places the server `server`.
+    /// A watch over the program `target`.
     ///
     /// # Errors
     /// As of `openat(2)` in `/proc`.
-    pub fn new(
-        pager: &'a Pager,
-        excluded: [Span; 3],
-        target: i32,
-        server: i32,
-    ) -> octavo_sys::Result<Self> {
+    pub fn new(pager: &'a Pager, excluded: [Span; 3], target: i32) -> octavo_sys::Result<Self> {
         let mut path = Text::<64>::new();
         let _ = write!(path, "/proc/{target}/statm");
         let path = path.as_c_str().unwrap_or(c"");
-        let all = CpuSet::of_this_task();
         Ok(Self {
             pager,
             ours: Fd::open(c"/proc/self/statm")?,
@@ -118,17 +96,7 @@ impl<'a> Watch<'a> {
             listed_at: Duration::ZERO,
             strangers: 0,
             said: false,
-            place: Place {
-                server,
-                target,
-                all,
-                cpu: None,
-                last_thread: 0,
-                crowd: 0,
-                faults: 0,
-                waited: 0,
-                starved: 0,
-            },
+            starvation: Starvation::default(),
         })
     }
 
@@ -161,8 +129,8 @@ impl<'a> Watch<'a> {
             pager.bell.ring();
         }
         self.say_exceeded();
-        self.place.server(pager);
-        NEAR
+        self.starvation.look(pager);
+        Duration::from_millis(pager.budget.until_limit() / PAGES_PER_MS / 2).clamp(NEAR, FAR)
     }
 
     /// After exec the program has another address space, and nobody needs this one.
@@ -222,74 +190,6 @@ impl<'a> Watch<'a> {
             let _ = task::kill(&self.pager.target);
         }
     }
-}
-
-impl Place {
-    /// Looks for which a second thread is remembered.
-    const MEMORY: u32 = 100;
-
-    /// Looks for which a fault may wait before the server counts as starved.
-    const PATIENT: u32 = 10;
-
-    /// Looks for which a server that was left waiting stays normal.
-    const STARVED: u32 = 1000;
-
-    /// A wake-up across CPUs costs many times a switch on one. So the server stays on the CPU of the
-    /// one thread that faults, and evictors stay away from it. The scheduler would move the thread
-    /// to an idle CPU each time the server wakes it, since its own is busy with the server; as a
-    /// task of policy "idle" the server does not make it busy. Where others are busy there, such a
-    /// server would starve: it is normal again for a while when a fault was left waiting.
-    fn server(&mut self, pager: &Pager) {
-        self.starved = self.starved.saturating_sub(1);
-        let faults = pager.counters.faults.get();
-        let waiting = pager.program.has_events() && self.faults == faults;
-        self.waited = if waiting { self.waited + 1 } else { 0 };
-        self.faults = faults;
-        if self.waited > Self::PATIENT && self.cpu.is_some() {
-            self.starved = Self::STARVED;
-        }
-        let thread = pager.last_thread.take();
-        self.crowd = self.crowd.saturating_sub(1);
-        if let Some(thread) = thread
-            && core::mem::replace(&mut self.last_thread, thread) != thread
-        {
-            self.crowd = Self::MEMORY;
-        }
-        if self.crowd > 0 || self.starved > 0 {
-            return self.bind(pager, None);
-        }
-        let Some(thread) = thread else { return };
-        let found = cpu_of(self.target, thread);
-        self.bind(pager, found);
-    }
-
-    fn bind(&mut self, pager: &Pager, cpu: Option<usize>) {
-        if cpu == self.cpu {
-            return;
-        }
-        self.cpu = cpu;
-        let (server, evictors, policy) = match cpu {
-            Some(cpu) => (CpuSet::only(cpu), self.all.without(cpu), Policy::Idle),
-            None => (self.all, self.all, Policy::Normal),
-        };
-        task::set_policy(self.server, policy);
-        server.bind(self.server);
-        evictors.bind(task::id()); // and so does the watch
-        pager.evictor_ids().for_each(|id| evictors.bind(id));
-    }
-}
-
-/// The CPU that a thread of a process last ran on.
-fn cpu_of(process: i32, thread: u32) -> Option<usize> {
-    /// Place of the CPU in `/proc/PID/task/TID/stat`, counted behind the name.
-    const FIELD: usize = 39 - 3;
-    let mut path = Text::<64>::new();
-    let _ = write!(path, "/proc/{process}/task/{thread}/stat");
-    let stat = Fd::open(path.as_c_str()?).ok()?;
-    let mut buffer = [0u8; 1024];
-    let n = stat.read(&mut buffer).ok()?;
-    let text = core::str::from_utf8(buffer.get(..n)?).ok()?;
-    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(FIELD)?.parse().ok()
 }
 
 impl Pager {

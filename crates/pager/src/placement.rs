@@ -1,0 +1,180 @@
+//! Where the server runs: beside the one thread that faults, or anywhere when there are several.
+//!
+//! A wake-up across CPUs costs many times a switch on one. So the server stays on the CPU of the
+//! thread that faults, and the other helpers stay away from it. The scheduler would move the thread
+//! to an idle CPU each time the server wakes it, since its own is busy with the server; as a task of
+//! policy "idle" the server does not make it busy. Where others are busy on that CPU, such a server
+//! would starve: it is normal again for a while when a fault was left waiting.
+//!
+//! ```text
+//!   together   thread ──fault──► server ──wake──► thread      the server never sleeps: the thread
+//!                                                             takes the CPU from it, and gives it back
+//!   apart      the server sleeps, and a fault wakes it        it looks where the thread runs,
+//!                                                             and moves there
+//! ```
+//! The server itself follows, at once; the watch only sees to it that it does not starve.
+
+use crate::pager::Pager;
+use core::fmt::Write as _;
+use core::time::Duration;
+use octavo_page::sync::Mutex;
+use octavo_page::sync::atomic::{AtomicU32, Ordering};
+use octavo_sys::file::{Fd, Text};
+use octavo_sys::task::{self, CpuSet, Policy};
+
+/// Faults for which a second thread is remembered.
+const CROWD: u32 = 1000;
+
+/// For so long a fault may wait before the server counts as starved.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// For so long a server that was left waiting stays normal.
+const RECOVERY: Duration = Duration::from_secs(1);
+
+/// Helpers that are kept away from the thread's CPU, at most.
+const HELPERS: usize = crate::pager::MAX_EVICTORS + 1;
+
+/// Where the helpers are bound.
+#[derive(Debug)]
+pub struct Placement {
+    all: CpuSet,
+    server: AtomicU32,
+    /// Task ids of the other helpers; 0 where there is none.
+    others: [AtomicU32; HELPERS],
+    bound: Mutex<Bound>,
+}
+
+#[derive(Debug, Default)]
+struct Bound {
+    /// The CPU of the server; `None` while it may run anywhere.
+    cpu: Option<usize>,
+    /// Before this time the server is not bound again.
+    free_until: Duration,
+}
+
+impl Placement {
+    /// Everybody may run anywhere, on the CPUs of the calling task.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            all: CpuSet::of_this_task(),
+            server: AtomicU32::new(0),
+            others: [const { AtomicU32::new(0) }; HELPERS],
+            bound: Mutex::new(Bound::default()),
+        }
+    }
+
+    /// Notes the calling task as the server.
+    pub fn note_server(&self) {
+        self.server.store(task::id() as u32, Ordering::Relaxed);
+    }
+
+    /// Notes the calling task as another helper.
+    pub fn note_helper(&self) {
+        let free = |id: &&AtomicU32| id.load(Ordering::Relaxed) == 0;
+        let id = task::id() as u32;
+        let _ = self.others.iter().filter(free).any(|other| {
+            other.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        });
+    }
+
+    fn bind(&self, bound: &mut Bound, cpu: Option<usize>) {
+        if bound.cpu == cpu {
+            return;
+        }
+        bound.cpu = cpu;
+        let (server, others, policy) = match cpu {
+            Some(cpu) => (CpuSet::only(cpu), self.all.without(cpu), Policy::Idle),
+            None => (self.all, self.all, Policy::Normal),
+        };
+        let id = |id: &AtomicU32| id.load(Ordering::Relaxed) as i32;
+        // As an idle one it would wait for those that are still to leave its new CPU.
+        task::set_policy(id(&self.server), Policy::Normal);
+        self.others.iter().map(id).filter(|id| *id != 0).for_each(|id| others.bind(id));
+        server.bind(id(&self.server));
+        task::set_policy(id(&self.server), policy);
+    }
+}
+
+impl Default for Placement {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What the server remembers of the threads that fault.
+#[derive(Debug)]
+pub struct Follower {
+    target: i32,
+    last: u32,
+    /// Faults until a lone thread is believed to be alone.
+    crowd: u32,
+}
+
+impl Follower {
+    /// For the threads of process `target`.
+    #[must_use]
+    pub const fn new(target: i32) -> Self {
+        Self { target, last: 0, crowd: 0 }
+    }
+
+    /// A fault of `thread` was answered by a server that had slept before it, or not.
+    pub fn answered(&mut self, pager: &Pager, thread: u32, slept: bool) {
+        let placement = &pager.placement;
+        self.crowd = self.crowd.saturating_sub(1);
+        if core::mem::replace(&mut self.last, thread) != thread {
+            if self.crowd == 0 {
+                placement.bind(&mut placement.bound.lock(), None);
+            }
+            self.crowd = CROWD;
+        }
+        if self.crowd > 0 || !slept {
+            return;
+        }
+        let mut bound = placement.bound.lock();
+        if let Some(cpu) = cpu_of(self.target, thread)
+            && bound.cpu != Some(cpu)
+            && task::now() > bound.free_until
+        {
+            placement.bind(&mut bound, Some(cpu));
+        }
+    }
+}
+
+/// Whether faults are left waiting.
+#[derive(Debug, Default)]
+pub struct Starvation {
+    faults: u64,
+    since: Option<Duration>,
+}
+
+impl Starvation {
+    /// Looks; frees a server that is bound to a CPU where it gets no time.
+    pub fn look(&mut self, pager: &Pager) {
+        let faults = pager.counters.faults.get();
+        if core::mem::replace(&mut self.faults, faults) != faults || !pager.program.has_events() {
+            self.since = None;
+            return;
+        }
+        let now = task::now();
+        let since = *self.since.get_or_insert(now);
+        if now.saturating_sub(since) > PATIENCE {
+            let mut bound = pager.placement.bound.lock();
+            bound.free_until = now + RECOVERY;
+            pager.placement.bind(&mut bound, None);
+        }
+    }
+}
+
+/// The CPU that a thread of a process last ran on.
+fn cpu_of(process: i32, thread: u32) -> Option<usize> {
+    /// Place of the CPU in `/proc/PID/task/TID/stat`, counted behind the name.
+    const FIELD: usize = 39 - 3;
+    let mut path = Text::<64>::new();
+    let _ = write!(path, "/proc/{process}/task/{thread}/stat");
+    let stat = Fd::open(path.as_c_str()?).ok()?;
+    let mut buffer = [0u8; 1024];
+    let n = stat.read(&mut buffer).ok()?;
+    let text = core::str::from_utf8(buffer.get(..n)?).ok()?;
+    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(FIELD)?.parse().ok()
+}
