@@ -19,6 +19,18 @@ const MIB: u64 = (1 << 20) / PAGE_SIZE as u64;
 /// its operands may touch would never make progress.
 pub const FLOOR: u64 = 4 * MIB;
 
+/// Ways to compress, from fast to dense.
+pub const TIERS: usize = 3;
+
+/// Shares of the limit, in percent, past which the store compresses more densely.
+const DENSER_AT: [u64; TIERS - 1] = [65, 80];
+
+/// Share of the limit past which it compresses again what was stored in haste.
+const CONDENSE_AT: u64 = 70;
+
+/// Share of the limit up to which it keeps copies of pages that came back.
+const COPIES: u64 = 50;
+
 /// The levels, all in pages.
 #[derive(Debug)]
 pub struct Budget {
@@ -26,6 +38,8 @@ pub struct Budget {
     slack: u64,
     used: AtomicI64,
     stored: AtomicU64,
+    held: AtomicU64,
+    copies: AtomicI64,
     peak: AtomicU64,
     exceeded: AtomicU64,
 }
@@ -34,8 +48,8 @@ impl Budget {
     /// A budget of `limit` pages.
     #[must_use]
     pub const fn new(limit: u64) -> Self {
-        let slack = match limit / 64 {
-            s if s < MIB => MIB,
+        let slack = match limit / 128 {
+            s if s < MIB / 2 => MIB / 2,
             s if s > 16 * MIB => 16 * MIB,
             s => s,
         };
@@ -44,6 +58,8 @@ impl Budget {
             slack,
             used: AtomicI64::new(0),
             stored: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            copies: AtomicI64::new(0),
             peak: AtomicU64::new(0),
             exceeded: AtomicU64::new(0),
         }
@@ -85,15 +101,41 @@ impl Budget {
         self.used.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Notes the pages that the store occupies.
-    pub fn stores(&self, pages: u64) {
+    /// Notes that the store occupies `pages`, and holds `held` pages in them.
+    pub fn stores(&self, pages: u64, held: u64) {
         self.stored.store(pages, Ordering::Relaxed);
+        self.held.store(held, Ordering::Relaxed);
     }
 
-    /// Whether the store takes so much of the limit that density matters more than speed.
+    /// Notes copies of pages that are in the program, more of them or (negative) fewer.
+    pub fn copies(&self, more: i64) {
+        self.copies.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// What the store would occupy without copies of pages that are in the program.
+    fn essential(&self) -> u64 {
+        let held = self.held.load(Ordering::Relaxed).max(1);
+        let copies = u64::try_from(self.copies.load(Ordering::Relaxed)).unwrap_or(0).min(held);
+        self.stored.load(Ordering::Relaxed) * (held - copies) / held
+    }
+
+    /// How dense new objects are to be: the number of the tier.
     #[must_use]
-    pub fn wants_density(&self) -> bool {
-        self.stored.load(Ordering::Relaxed) > self.limit * 3 / 5
+    pub fn density(&self) -> usize {
+        let essential = self.essential();
+        DENSER_AT.iter().filter(|percent| essential * 100 > self.limit * **percent).count()
+    }
+
+    /// Whether what was stored in haste is to be stored more densely.
+    #[must_use]
+    pub fn wants_condensing(&self) -> bool {
+        self.essential() * 100 > self.limit * CONDENSE_AT
+    }
+
+    /// Whether there is room for compressed copies of pages that are in the program.
+    #[must_use]
+    pub fn has_room_for_copies(&self) -> bool {
+        self.stored.load(Ordering::Relaxed) * 100 < self.limit * COPIES
     }
 
     /// Whether the program has more resident than [`FLOOR`].
@@ -170,10 +212,10 @@ mod tests {
     fn what_the_store_takes_is_not_the_programs() {
         let budget = Budget::new(32 * MIB);
         budget.measured(20 * MIB);
-        budget.stores(10 * MIB);
-        assert!(budget.above_floor() && !budget.wants_density());
-        budget.stores(20 * MIB);
-        assert!(!budget.above_floor() && budget.wants_density());
+        budget.stores(10 * MIB, 100 * MIB);
+        assert!(budget.above_floor() && budget.density() == 0);
+        budget.stores(22 * MIB, 100 * MIB);
+        assert!(!budget.above_floor() && budget.density() == 1);
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl Pager {
     /// While an event is unread nothing goes on, nor before the thread that waited for its reading
     /// has run: whoever reads events does, and everybody lets others run.
     pub(crate) fn catch_up(&self, worker: &mut Worker) {
-        if worker.reads_events {
+        if worker.is_server() {
             self.read_events(worker);
         }
         task::yield_now();
@@ -79,8 +79,13 @@ impl Pager {
     }
 
     fn forget(&self, cell: Cell<'_>) {
-        if let Place::Stored(slot) | Place::Kept(slot) = cell.replace(Word::FRESH).place() {
-            self.store.free(&[slot]);
+        match cell.replace(Word::FRESH).place() {
+            Place::Stored(slot) => self.store.free(&[slot]),
+            Place::Kept(slot) => {
+                self.budget.copies(-1);
+                self.store.free(&[slot]);
+            }
+            Place::Fresh | Place::Leaving | Place::Parked(_) => {}
         }
     }
 

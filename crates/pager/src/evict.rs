@@ -12,13 +12,15 @@
 //! changes its word) or discard it (an event changes its word): whoever changes the word from
 //! `Parked` owns the outcome, and an evictor that comes too late frees the slot it has filled.
 //!
-//! The sweep goes through the registered ranges in order of address and passes over a megabyte much
-//! of which was brought back since it last came by: second chance, with faults as the proof of
-//! heat. It takes long runs, cold and hot together, because one MOVE costs one TLB shootdown.
+//! The sweep goes through the registered ranges in order of address, second chance, with faults as
+//! the proof of heat. The kernel flushes TLBs once for each stretch it moves. An evictor, for which
+//! that is an interrupt on another CPU, takes whole megabytes, cold and hot together, or passes them
+//! over. The server beside a lone thread flushes its own CPU alone: it chooses page by page.
 
 use crate::pager::{Pager, Tier, Worker};
 use crate::program::{BATCH, Brought, Held};
 use crate::regions::{Regions, Span};
+use crate::serve::WARM;
 use crate::table::{Place, Word};
 use core::time::Duration;
 use octavo_page::sync::atomic::{AtomicU32, Ordering};
@@ -68,8 +70,11 @@ impl Sweep {
     }
 }
 
-/// Pages brought back since the last round that make a batch's range hot: an eighth of it.
+/// Pages with heat that make a batch's range hot: an eighth of it.
 const HOT: usize = BATCH / 8;
+
+/// Pages side by side that are worth a TLB shootdown.
+const STRETCH: usize = 16;
 
 /// Pages that did not compress are tried again after this time.
 const DENSE_RETRY: Duration = Duration::from_secs(10);
@@ -77,6 +82,13 @@ const DENSE_RETRY: Duration = Duration::from_secs(10);
 /// Pauses after the sweep went round for nothing.
 const SHORTEST_REST: Duration = Duration::from_millis(20);
 const LONGEST_REST: Duration = Duration::from_secs(1);
+
+/// Bytes that the sweep went over: where it looked for cold pages, and where no page was present.
+#[derive(Clone, Copy, Default, Debug)]
+struct Swept {
+    looked_at: usize,
+    passed: usize,
+}
 
 /// What one step of eviction came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,6 +99,24 @@ pub enum Evicted {
     Nothing,
     /// The sweep has gone through everything without freeing a page.
     Stuck,
+    /// The next pages lie scattered, and are left to the server.
+    Scattered,
+}
+
+/// Pages to take: those of `span`, at most a batch, that do not stay.
+struct Pick {
+    span: Span,
+    stays: [bool; BATCH],
+}
+
+impl Pick {
+    /// The first run of pages to take at or behind page number `at` of the span.
+    fn run_from(&self, at: usize) -> Option<core::ops::Range<usize>> {
+        let pages = &self.stays[..self.span.len() / PAGE_SIZE];
+        let start = at + pages.get(at..)?.iter().position(|stays| !stays)?;
+        let len = pages[start..].iter().position(|stays| *stays);
+        Some(start..len.map_or(pages.len(), |len| start + len))
+    }
 }
 
 /// The pages of one batch, between being taken and being stored.
@@ -129,7 +159,7 @@ impl Pager {
         let Some(staging) = self.staging_of(worker.number).hold() else { return Evicted::Nothing };
         let base = (worker.number * BATCH) as u32;
         let mut batch = Batch { staging, base, start: 0, pages: 0, was: [None; BATCH], freed: 0 };
-        let swept = self.take_batch(&mut batch);
+        let Some(swept) = self.take_batch(worker, &mut batch) else { return Evicted::Scattered };
         if batch.pages > 0 {
             self.store_batch(worker, &mut batch);
             drop(self.gate.write()); // whoever found a page parked here is done with it now
@@ -139,16 +169,16 @@ impl Pager {
         self.progress(swept, batch.freed)
     }
 
-    fn progress(&self, swept: usize, freed: usize) -> Evicted {
+    fn progress(&self, swept: Swept, freed: usize) -> Evicted {
         let managed = self.regions.lock().bytes();
         let mut sweep = self.sweep.lock();
         // A few pages out of many are the hot ones that come back at once: no progress.
-        if freed > 0 && freed * 64 >= swept / PAGE_SIZE {
+        if freed > 0 && freed * 64 >= swept.looked_at / PAGE_SIZE {
             sweep.succeed();
             self.note_stuck(false);
             return Evicted::Pages(freed);
         }
-        sweep.idle = sweep.idle.saturating_add(swept);
+        sweep.idle = sweep.idle.saturating_add(swept.looked_at + swept.passed);
         // Twice round: the first time may only have cleared marks.
         if sweep.idle > 2 * managed + 2 * BATCH * PAGE_SIZE {
             sweep.fail();
@@ -158,68 +188,94 @@ impl Pager {
         Evicted::Nothing
     }
 
-    /// Fills `batch` with the next cold run; gives the bytes the sweep went over.
-    fn take_batch(&self, batch: &mut Batch<'_>) -> usize {
-        let gate = self.gate.write();
-        let (run, swept) = self.next_cold_run();
-        let Some(run) = run else { return swept };
-        if self.make_cells(&run).is_err() {
-            return swept;
+    /// Fills `batch` with the next cold pages; gives what the sweep went over. `None` when they
+    /// are not for this worker.
+    fn take_batch(&self, worker: &Worker, batch: &mut Batch<'_>) -> Option<Swept> {
+        let _gate = self.gate.write();
+        let (pick, swept) = self.next_cold(worker.is_server());
+        let Some(pick) = pick else { return Some(swept) };
+        if !self.is_for(worker, &pick.span) {
+            self.sweep.lock().at = pick.span.start;
+            return None;
         }
-        let (pages, stopped) = self.program.take(run.clone(), &batch.staging);
-        (batch.start, batch.pages) = (run.start, pages);
+        if self.make_cells(&pick.span).is_err() {
+            return Some(swept);
+        }
+        batch.start = pick.span.start;
+        let mut next = 0;
+        while let Some(run) = pick.run_from(next) {
+            let (pages, stopped) = self.program.take(&pick.span, run.clone(), &batch.staging);
+            batch.pages = run.start + pages;
+            next = run.end;
+            if let Some(why) = stopped {
+                // What is pinned, shared after a fork, or locked is passed over. When an event is
+                // unread the caller catches up before the sweep comes here again.
+                let passed = batch.pages + usize::from(why != Errno::EAGAIN);
+                self.sweep.lock().at = pick.span.start + passed * PAGE_SIZE;
+                break;
+            }
+        }
         self.mark_parked(batch);
-        drop(gate);
-        match stopped {
-            // An event is unread: the caller catches up before the sweep comes here again.
-            Some(Errno::EAGAIN) => self.sweep.lock().at = run.start + pages * PAGE_SIZE,
-            // Pinned, shared after a fork, or locked: pass over the page.
-            Some(_) => self.sweep.lock().at = run.start + (pages + 1) * PAGE_SIZE,
-            None => {}
-        }
-        swept
+        Some(swept)
     }
 
-    fn make_cells(&self, run: &Span) -> Result<(), crate::table::TableFull> {
-        self.table.get_or_make(run.start)?;
-        self.table.get_or_make(run.end - 1).map(|_| ())
+    /// Whether this worker is the one to take pages of `span`. The kernel flushes TLBs once for each
+    /// stretch of pages side by side, and a flush costs little on the CPU of the thread that used
+    /// them while that is the only one, but an interrupt and a wait from another. So pages that lie
+    /// scattered are taken by the server beside a lone thread, unless memory is short.
+    fn is_for(&self, worker: &Worker, span: &Span) -> bool {
+        let scattered = self.placement.is_lone() && self.program.is_scattered(span, STRETCH);
+        self.scattered.store(scattered, Ordering::Relaxed);
+        !scattered || worker.is_server() || self.budget.must_wait(0)
+    }
+
+    fn make_cells(&self, span: &Span) -> Result<(), crate::table::TableFull> {
+        self.table.get_or_make(span.start)?;
+        self.table.get_or_make(span.end - 1).map(|_| ())
     }
 
     /// Marks what was really there. The gate is shut: no word changes but those we change.
     fn mark_parked(&self, batch: &mut Batch<'_>) {
         let (start, base) = (batch.start, batch.base);
         let (was, batch_staging) = (&mut batch.was, &*batch.staging);
+        let mut copies = 0;
         let scan = self.program.taken(batch_staging, batch.pages, |at| {
             let Some(cell) = self.table.get(start + at * PAGE_SIZE) else { return };
             let parked = Word::new(Place::Parked(base + at as u32));
             batch_staging.note_address(at, start + at * PAGE_SIZE);
-            was[at] = Some(cell.replace(parked).place());
+            let place = cell.replace(parked).place();
+            copies += i64::from(matches!(place, Place::Kept(_)));
+            was[at] = Some(place);
         });
+        self.budget.copies(-copies);
         assert!(scan.is_ok(), "the pages taken could not be listed: {scan:?}");
     }
 
-    /// The next run of pages worth taking, at most a batch, and the bytes passed on the way.
-    fn next_cold_run(&self) -> (Option<Span>, usize) {
+    /// The next pages worth taking, at most a batch, and what was swept on the way.
+    fn next_cold(&self, one_by_one: bool) -> (Option<Pick>, Swept) {
         let regions = self.regions.lock();
         let mut sweep = self.sweep.lock();
-        let mut swept = 0;
-        while swept < 64 * BATCH * PAGE_SIZE {
-            let Some(range) = self.next_range(&regions, &mut sweep) else { break };
-            let run = self.cold_part(&range, sweep.retries_dense);
-            let end = run.as_ref().map_or(range.end, |r| r.end);
-            swept += end - range.start;
-            sweep.at = end;
-            if run.is_some() {
-                return (run, swept);
+        let mut swept = Swept::default();
+        while swept.looked_at < 64 * BATCH * PAGE_SIZE {
+            let Some(range) = self.next_range(&regions, &mut sweep, &mut swept) else { break };
+            let pick = self.cold_part(&range, one_by_one, sweep.retries_dense);
+            swept.looked_at += range.len();
+            sweep.at = range.end;
+            if pick.is_some() {
+                return (pick, swept);
             }
         }
         // No region at all counts as having gone round.
-        (None, if regions.bytes() == 0 { usize::MAX } else { swept })
+        if regions.bytes() == 0 {
+            swept.passed = usize::MAX / 2;
+        }
+        (None, swept)
     }
 
     /// The next registered range behind the sweep that can be taken in one go: inside one mapping
-    /// that is writable now, at most a batch, not across a batch's alignment.
-    fn next_range(&self, regions: &Regions, sweep: &mut Sweep) -> Option<Span> {
+    /// that is writable now, at most a batch, not across a batch's alignment, and begins with a page
+    /// that is present. Adds what it passes over to `swept`.
+    fn next_range(&self, regions: &Regions, sweep: &mut Sweep, swept: &mut Swept) -> Option<Span> {
         for _ in 0..1024 {
             let Some(region) = regions.at_or_after(sweep.at) else {
                 if sweep.at == 0 {
@@ -229,46 +285,51 @@ impl Pager {
                 continue;
             };
             let mapping = self.maps.writable_from(region.start).ok().flatten()?;
+            let end = region.end.min(mapping.span.end);
             let start = region.start.max(mapping.span.start);
-            let aligned = (start / (BATCH * PAGE_SIZE) + 1) * BATCH * PAGE_SIZE;
-            let end = region.end.min(mapping.span.end).min(aligned);
-            if mapping.manageable && start < end {
-                return Some(start..end);
+            let present = if mapping.manageable && start < end {
+                self.program.first_present(start..end)
+            } else {
+                None
+            };
+            if let Some(start) = present {
+                swept.passed += start - region.start;
+                let aligned = (start / (BATCH * PAGE_SIZE) + 1) * BATCH * PAGE_SIZE;
+                return Some(start..end.min(aligned));
             }
-            sweep.at = region.end.min(mapping.span.end).max(region.start + PAGE_SIZE);
-            if mapping.span.start >= region.end {
-                sweep.at = region.end;
-            }
+            let passed = if mapping.span.start >= region.end { region.end } else { end };
+            sweep.at = passed.max(region.start + PAGE_SIZE);
+            swept.passed += sweep.at - region.start;
         }
         None
     }
 
-    /// The first run of `range` to take. A range of which many pages were brought back since the
-    /// sweep last came by is hot: it loses its marks and is passed over this time. Pages that do
-    /// not compress, and those still leaving, are always passed over.
-    fn cold_part(&self, range: &Span, retry_dense: bool) -> Option<Span> {
-        let (mut recent, mut start, mut end) = (0, range.start, range.end);
+    /// What to take of `range`. Pages with heat cool down and are passed over this time: one by one
+    /// where that costs little; else (each stretch that is taken costs a TLB shootdown) the hotter
+    /// ones, and the whole range if many are hot, but none that are just warm if few are. Pages
+    /// that do not compress, and those still leaving, are always passed over.
+    fn cold_part(&self, range: &Span, one_by_one: bool, retry_dense: bool) -> Option<Pick> {
+        let mut pick = Pick { span: range.clone(), stays: [false; BATCH] };
+        let mut hot = 0;
+        let too_hot = if one_by_one { 1 } else { WARM + 1 };
         self.table.for_each(range.clone(), |at, cell| {
             let word = cell.load();
             if word == Word::FRESH {
                 return;
             }
-            recent += usize::from(word.is_recent());
-            let stays = self.must_stay(at, word, retry_dense);
+            hot += usize::from(word.heat() > 0);
+            let stays = word.heat() >= too_hot || self.must_stay(at, word, retry_dense);
             let cleared = match word.place() {
                 Place::Leaving if !stays => Word::FRESH,
                 _ if stays => word.cooled(),
-                _ => word.unmarked(),
+                _ => word.cooled().compressible(),
             };
             // A word that changed meanwhile was touched, which is what the mark says anyway.
             let _ = cell.change(word, cleared);
-            if stays && at == start {
-                start += PAGE_SIZE;
-            } else if stays {
-                end = end.min(at);
-            }
+            pick.stays[(at - range.start) / PAGE_SIZE] = stays;
         });
-        (recent < HOT && start < end).then_some(start..end)
+        let all_hot = !one_by_one && hot >= HOT;
+        (!all_hot && pick.run_from(0).is_some()).then_some(pick)
     }
 
     fn must_stay(&self, at: usize, word: Word, retry_dense: bool) -> bool {
@@ -376,7 +437,7 @@ impl Pager {
 
     fn put_back(&self, worker: &mut Worker, batch: &Batch<'_>, at: usize, dense: bool) {
         let parked = batch.parked(at);
-        let back = if dense { Word::FRESH.dense() } else { Word::FRESH.recent() };
+        let back = if dense { Word::FRESH.dense() } else { Word::FRESH.heated(WARM) };
         loop {
             // Shut: a server that found the page parked may be copying out of staging.
             let gate = self.gate.write();
@@ -405,9 +466,9 @@ impl Pager {
     }
 
     /// Compacts the pool a little: without it a job that churns does not fit.
-    fn tidy(&self) {
+    pub(crate) fn tidy(&self, moves: usize) {
         if self.budget.wants_eviction() {
-            self.store.compact(COMPACT_MOVES);
+            self.store.compact(moves);
         }
     }
 
@@ -428,12 +489,16 @@ impl Pager {
         loop {
             while self.wants(worker) && self.is_armed() {
                 match self.evict_step(worker) {
-                    Evicted::Pages(_) => self.tidy(),
+                    Evicted::Pages(_) => {
+                        self.condense_step(worker);
+                        self.tidy(COMPACT_MOVES);
+                    }
                     Evicted::Nothing => self.catch_up(worker),
-                    Evicted::Stuck => break,
+                    Evicted::Stuck | Evicted::Scattered => break,
                 }
             }
-            self.tidy();
+            self.tidy(COMPACT_MOVES);
+            while !self.wants(worker) && self.condense_step(worker) {}
             self.bell.wait();
         }
     }

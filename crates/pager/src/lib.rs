@@ -27,6 +27,7 @@ extern crate alloc;
 
 pub mod arena;
 pub mod budget;
+pub mod condense;
 pub mod events;
 pub mod evict;
 mod fork;

@@ -4,7 +4,8 @@
 //! have locks of their own inside, taken after these. Nothing else is held while waiting.
 
 use crate::arena::PoolArena;
-use crate::budget::Budget;
+use crate::budget::{Budget, TIERS};
+use crate::condense::Condenser;
 use crate::evict::{Bell, Sweep};
 use crate::gate::Gate;
 use crate::placement::Placement;
@@ -41,10 +42,9 @@ pub struct Config {
     pub limit: u64,
     /// End the job rather than go over the limit.
     pub strict: bool,
-    /// What pages are compressed with as long as there is room.
-    pub fast: Tier,
-    /// What they are compressed with when the store takes much of the limit.
-    pub dense: Tier,
+    /// What pages are compressed with: as long as there is room, when the store takes much of the
+    /// limit, and when it takes most of it.
+    pub tiers: [Tier; TIERS],
     /// CPUs that this process may use.
     pub cpus: usize,
 }
@@ -75,6 +75,7 @@ pub struct Pager {
     pub(crate) table: Table,
     pub(crate) regions: Mutex<Regions>,
     pub(crate) sweep: Mutex<Sweep>,
+    pub(crate) condenser: Mutex<Condenser>,
     pub(crate) store: Store<PoolArena>,
     pub(crate) budget: Budget,
     pub(crate) counters: Counters,
@@ -83,6 +84,8 @@ pub struct Pager {
     /// Pages of registered ranges that were unmapped so far.
     pub(crate) unmapped: Counter,
     stuck: AtomicBool,
+    /// Whether the pages that the sweep has come to lie scattered.
+    pub(crate) scattered: AtomicBool,
     stagings: Box<[Staging]>,
     armed: AtomicBool,
     pub(crate) target: Fd,
@@ -97,8 +100,6 @@ pub struct Worker {
     pub(crate) stream: Stream,
     pub(crate) page: Box<[u8]>,
     pub(crate) faults: Queue,
-    /// Whether this is the server that reads events.
-    pub(crate) reads_events: bool,
     /// Where the last run of fresh pages ended: a write there goes on in order.
     pub(crate) fresh_end: usize,
 }
@@ -109,14 +110,18 @@ impl Worker {
     pub fn new(number: usize, config: &Config) -> Self {
         Self {
             number,
-            scratch: Scratch::new(&[config.fast.codec, config.dense.codec]),
+            scratch: Scratch::new(&config.tiers.map(|tier| tier.codec)),
             run: alloc::vec![0; RUN * PAGE_SIZE].into_boxed_slice(),
             stream: Stream::default(),
             page: alloc::vec![0; PAGE_SIZE].into_boxed_slice(),
             faults: Queue::default(),
-            reads_events: number == 0,
             fresh_end: 0,
         }
+    }
+
+    /// Whether this is the server, which reads the events.
+    pub(crate) const fn is_server(&self) -> bool {
+        self.number == 0
     }
 }
 
@@ -191,6 +196,7 @@ impl Pager {
             table: Table::new(MAX_LEAVES),
             regions: Mutex::new(Regions::new(MAX_REGIONS)),
             sweep: Mutex::new(Sweep::default()),
+            condenser: Mutex::new(Condenser::default()),
             store,
             budget: Budget::new(config.limit / PAGE_SIZE as u64),
             counters: Counters::default(),
@@ -198,6 +204,7 @@ impl Pager {
             placement: Placement::new(),
             unmapped: Counter::default(),
             stuck: AtomicBool::new(false),
+            scattered: AtomicBool::new(false),
             stagings: stagings?.into_boxed_slice(),
             armed: AtomicBool::new(false),
             target,
@@ -233,7 +240,7 @@ impl Pager {
 
     /// How pages are compressed at present.
     pub(crate) fn tier(&self) -> Tier {
-        if self.budget.wants_density() { self.config.dense } else { self.config.fast }
+        self.config.tiers[self.budget.density()]
     }
 
     /// How a batch is stored by `codec` in units of `unit`: they must shrink by an eighth.

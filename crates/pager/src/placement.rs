@@ -18,12 +18,15 @@ use crate::pager::Pager;
 use core::fmt::Write as _;
 use core::time::Duration;
 use octavo_page::sync::Mutex;
-use octavo_page::sync::atomic::{AtomicU32, Ordering};
+use octavo_page::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use octavo_sys::file::{Fd, Text};
 use octavo_sys::task::{self, CpuSet, Policy};
 
 /// Faults for which a second thread is remembered.
 const CROWD: u32 = 1000;
+
+/// After so many faults a server that happens to be beside the thread is bound there.
+const SETTLED: u32 = 64;
 
 /// For so long a fault may wait before the server counts as starved.
 const PATIENCE: Duration = Duration::from_millis(10);
@@ -42,6 +45,8 @@ pub struct Placement {
     /// Task ids of the other helpers; 0 where there is none.
     others: [AtomicU32; HELPERS],
     bound: Mutex<Bound>,
+    /// Whether the server is beside a lone thread.
+    lone: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -61,6 +66,7 @@ impl Placement {
             server: AtomicU32::new(0),
             others: [const { AtomicU32::new(0) }; HELPERS],
             bound: Mutex::new(Bound::default()),
+            lone: AtomicBool::new(false),
         }
     }
 
@@ -78,11 +84,18 @@ impl Placement {
         });
     }
 
+    /// Whether the server is beside the one thread that faults.
+    #[must_use]
+    pub fn is_lone(&self) -> bool {
+        self.lone.load(Ordering::Relaxed)
+    }
+
     fn bind(&self, bound: &mut Bound, cpu: Option<usize>) {
         if bound.cpu == cpu {
             return;
         }
         bound.cpu = cpu;
+        self.lone.store(cpu.is_some(), Ordering::Relaxed);
         let (server, others, policy) = match cpu {
             Some(cpu) => (CpuSet::only(cpu), self.all.without(cpu), Policy::Idle),
             None => (self.all, self.all, Policy::Normal),
@@ -109,13 +122,14 @@ pub struct Follower {
     last: u32,
     /// Faults until a lone thread is believed to be alone.
     crowd: u32,
+    faults: u32,
 }
 
 impl Follower {
     /// For the threads of process `target`.
     #[must_use]
     pub const fn new(target: i32) -> Self {
-        Self { target, last: 0, crowd: 0 }
+        Self { target, last: 0, crowd: 0, faults: 0 }
     }
 
     /// A fault of `thread` was answered by a server that had slept before it, or not.
@@ -128,7 +142,9 @@ impl Follower {
             }
             self.crowd = CROWD;
         }
-        if self.crowd > 0 || !slept {
+        self.faults = self.faults.wrapping_add(1);
+        let due = slept || (self.faults.is_multiple_of(SETTLED) && !placement.is_lone());
+        if self.crowd > 0 || !due {
             return;
         }
         let mut bound = placement.bound.lock();

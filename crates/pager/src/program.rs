@@ -17,6 +17,7 @@
 #![allow(unsafe_code)] // moves page tables, and reads memory by address
 
 use crate::regions::Span;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use octavo_page::PAGE_SIZE;
 use octavo_sys::file::{self, Fd};
@@ -135,16 +136,23 @@ impl Program {
         Brought::of(self.uffd.poison(address..address + PAGE_SIZE))
     }
 
-    /// Takes the present pages of `span`, at most [`BATCH`], out of the program into empty
-    /// `staging`, page for page. Gives how many pages of the span were gone through, and why no
-    /// further.
-    pub fn take(&self, span: Span, staging: &Staging) -> (usize, Option<Errno>) {
-        assert!(span.len() <= BATCH * PAGE_SIZE, "more than a batch");
+    /// Takes those present pages of `span`, at most [`BATCH`], whose number in it is in `run`, out of
+    /// the program into empty `staging`, page for page. Gives how many pages of the run were gone
+    /// through, and why no further.
+    pub fn take(
+        &self,
+        span: &Span,
+        run: Range<usize>,
+        staging: &Staging,
+    ) -> (usize, Option<Errno>) {
+        assert!(run.end * PAGE_SIZE <= span.len(), "a run past its span");
+        assert!(run.end <= BATCH, "more than a batch");
+        let from = span.start + run.start * PAGE_SIZE..span.start + run.end * PAGE_SIZE;
         // SAFETY: the span is registered (the caller's regions say so, and EAGAIN says when they
         // may be out of date), so whoever misses a page faults, and the caller serves it from
         // staging or from where it puts the contents.
-        match unsafe { self.uffd.move_pages(span.clone(), staging.pages.start()) } {
-            Ok(()) => (span.len() / PAGE_SIZE, None),
+        match unsafe { self.uffd.move_pages(from, staging.address(run.start)) } {
+            Ok(()) => (run.len(), None),
             Err(Stopped { done, errno }) => (done / PAGE_SIZE, Some(errno)),
         }
     }
@@ -176,6 +184,23 @@ impl Program {
         let mut runs = [Run::default(); 1];
         let found = self.page_map.present(address..address + PAGE_SIZE, &mut runs);
         found.is_ok_and(|(found, _)| !found.is_empty())
+    }
+
+    /// The first present page of `span`.
+    #[must_use]
+    pub fn first_present(&self, span: Span) -> Option<usize> {
+        self.page_map.first_present(span).ok()?
+    }
+
+    /// Whether the pages of `span` lie in stretches shorter than `pages` on average, as far as a few
+    /// dozen of them tell.
+    #[must_use]
+    pub fn is_scattered(&self, span: &Span, pages: usize) -> bool {
+        let mut runs = [Run::default(); 32];
+        self.page_map.present(span.clone(), &mut runs).is_ok_and(|(found, _)| {
+            let present: usize = found.iter().map(|run| run.span().len() / PAGE_SIZE).sum();
+            present < found.len() * pages
+        })
     }
 
     /// Calls `each` with the address of every present page of `span`.

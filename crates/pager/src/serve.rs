@@ -15,10 +15,15 @@
 use crate::evict::Evicted;
 use crate::pager::{Pager, Worker};
 use crate::program::Brought;
-use crate::table::{Place, Word};
+use crate::table::{Cell, HOTTEST, Place, Word};
+use octavo_page::sync::atomic::Ordering;
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
 use octavo_store::GetError;
 use octavo_sys::task;
+
+/// The heat of a page that came back from the store. One that was touched while it was still parked
+/// is the hottest: it was in use all the time.
+pub const WARM: u32 = 1;
 
 /// Fresh pages given at once to a writer that goes on in order, at most.
 const AHEAD: usize = 16;
@@ -26,6 +31,12 @@ const AHEAD: usize = 16;
 /// Batches that a fault evicts before it goes on, at most: far more than it needs, unless hardly
 /// anything can be evicted, and then the limit is exceeded rather than the fault left waiting.
 const STEPS: u32 = 4;
+
+/// Pages ahead from which on a reader counts as one that goes on in order.
+const STREAMS: usize = 4;
+
+/// Objects that compaction may move on the way to answering a fault.
+const FEW_MOVES: usize = 32;
 
 /// One fault in so many is timed: reading the clock is a system call.
 const TIMED: u64 = 8;
@@ -83,7 +94,12 @@ impl Pager {
     /// Makes sure that a few pages more stay within the limit, or finds that they cannot.
     fn make_room(&self, worker: &mut Worker) {
         if self.budget.wants_eviction() {
-            self.bell.ring();
+            if self.scattered.load(Ordering::Relaxed) {
+                self.evict_step(worker);
+                self.tidy(FEW_MOVES);
+            } else {
+                self.bell.ring();
+            }
         }
         if !self.budget.must_wait(AHEAD as u64) {
             return;
@@ -96,7 +112,7 @@ impl Pager {
             match self.evict_step(worker) {
                 Evicted::Pages(_) => {}
                 Evicted::Nothing => self.catch_up(worker),
-                Evicted::Stuck => break,
+                Evicted::Stuck | Evicted::Scattered => break,
             }
         }
     }
@@ -177,12 +193,12 @@ impl Pager {
         let answer = self.brought(fault, self.program.bring(fault.page, self.parked_page(at)), 1);
         if answer == Answer::Done
             && let Some(cell) = self.table.get(fault.page)
-            && cell.change(parked, Word::FRESH.recent()).is_err()
+            && cell.change(parked, Word::FRESH.heated(HOTTEST)).is_err()
             && let word = cell.load()
             && let Place::Stored(slot) = word.place()
         {
             // The evictor was faster: what it stored is what we brought.
-            let _ = cell.change(word, Word::new(Place::Kept(slot)).recent());
+            self.keep(cell, slot, true);
         }
         answer
     }
@@ -201,7 +217,7 @@ impl Pager {
         let before = (0..wanted).rev().take_while(along).count();
         let start = fault.page - before * PAGE_SIZE;
         let ahead = worker.stream.ahead(start);
-        let run = match self.decode_run(worker, start, ahead.max(before + 1)) {
+        let mut run = match self.decode_run(worker, start, ahead.max(before + 1)) {
             Ok(run) => run,
             Err(GetError::Empty { .. }) => return Answer::Again,
             Err(GetError::Damaged { .. } | GetError::Poisoned { .. }) => {
@@ -209,6 +225,7 @@ impl Pager {
             }
         };
         worker.stream.note(start + run.pages * PAGE_SIZE);
+        run.streams = ahead >= STREAMS;
         self.give_run(worker, fault, start, &run)
     }
 
@@ -220,7 +237,7 @@ impl Pager {
         start: usize,
         least: usize,
     ) -> Result<Decoded, GetError> {
-        let mut run = Decoded { slots: [SlotId::new(0); RUN], pages: 0 };
+        let mut run = Decoded { slots: [SlotId::new(0); RUN], pages: 0, streams: false };
         while run.pages < least {
             let at = start + run.pages * PAGE_SIZE;
             let Place::Stored(slot) = self.table.word(at).place() else { break };
@@ -260,14 +277,14 @@ impl Pager {
             Brought::Gone if run.pages > 1 => {
                 let at = (fault.page - start) / PAGE_SIZE;
                 let page = &bytes[at * PAGE_SIZE..(at + 1) * PAGE_SIZE];
-                return self.give_page(fault, run.slots[at], page);
+                return self.give_page(fault, run.slots[at], page, run.streams);
             }
             other => return self.brought(fault, other, 0),
         };
         self.budget.took(there as i64);
         self.counters.neighbours.add(there.saturating_sub(1) as u64);
         for (n, slot) in run.slots.iter().enumerate().take(there) {
-            self.note_kept(fault, start + n * PAGE_SIZE, *slot);
+            self.note_back(fault, start + n * PAGE_SIZE, *slot, run.streams);
         }
         if fault.page < start + there * PAGE_SIZE {
             return Answer::Done;
@@ -276,26 +293,43 @@ impl Pager {
         Answer::Again
     }
 
-    fn give_page(&self, fault: Fault, slot: SlotId, page: &[u8]) -> Answer {
+    fn give_page(&self, fault: Fault, slot: SlotId, page: &[u8], streams: bool) -> Answer {
         let brought = self.program.bring(fault.page, page);
         if brought == Brought::All {
-            self.note_kept(fault, fault.page, slot);
+            self.note_back(fault, fault.page, slot, streams);
         }
         self.brought(fault, brought, 1)
     }
 
-    fn note_kept(&self, fault: Fault, at: usize, slot: SlotId) {
+    /// Notes that the page at `at` came back from `slot`. The copy of a page of a stream is kept
+    /// while there is room, unless it is about to be written: it leaves again soon, and then that
+    /// costs no compression. What came back for itself may stay for long, and a copy would take the
+    /// room of other pages.
+    fn note_back(&self, fault: Fault, at: usize, slot: SlotId, streams: bool) {
+        let Some(cell) = self.table.get(at) else { return };
+        let touched = at == fault.page;
+        if streams && !(touched && fault.write) && self.budget.has_room_for_copies() {
+            self.keep(cell, slot, touched);
+            return;
+        }
+        let back = if touched { Word::FRESH.heated(WARM) } else { Word::FRESH };
+        if cell.change(Word::new(Place::Stored(slot)), back).is_ok() {
+            self.store.free(&[slot]);
+        }
+    }
+
+    fn keep(&self, cell: Cell<'_>, slot: SlotId, touched: bool) {
         let kept = Word::new(Place::Kept(slot));
-        let to = if at == fault.page { kept.recent() } else { kept };
-        if let Some(cell) = self.table.get(at) {
-            let _ = cell.change(Word::new(Place::Stored(slot)), to);
+        let kept = if touched { kept.heated(WARM) } else { kept };
+        if cell.change(Word::new(Place::Stored(slot)), kept).is_ok() {
+            self.budget.copies(1);
         }
     }
 
     /// Something of the unit is damaged; this page itself may not be.
     fn give_alone(&self, worker: &mut Worker, fault: Fault, slot: SlotId) -> Answer {
         match self.store.get(&mut worker.scratch, slot, &mut worker.page) {
-            Ok(()) => self.give_page(fault, slot, &worker.page),
+            Ok(()) => self.give_page(fault, slot, &worker.page, false),
             Err(GetError::Empty { .. }) => Answer::Again,
             Err(GetError::Damaged { .. } | GetError::Poisoned { .. }) => self.lose(fault, slot),
         }
@@ -323,6 +357,8 @@ pub const RUN: usize = Unit::MAX.pages();
 struct Decoded {
     slots: [SlotId; RUN],
     pages: usize,
+    /// Whether they were brought for a reader that goes on in order.
+    streams: bool,
 }
 
 /// How a reader goes through stored pages: in order, or here and there.

@@ -91,6 +91,8 @@ pub struct Counters {
     pub neighbours: Counter,
     /// Faults that had to make room first.
     pub waited: Counter,
+    /// Pages stored anew, more densely.
+    pub condensed: Counter,
     /// Events read.
     pub events: Counter,
     /// Mappings registered but never evicted from, because the list of regions was full.
@@ -115,7 +117,7 @@ enum Value {
 }
 
 impl Pager {
-    fn rows(&self) -> [Row; 21] {
+    fn rows(&self) -> [Row; 22] {
         let (counters, store) = (&self.counters, self.store.stats());
         let bytes = |pages: u64| Value::Bytes(pages * PAGE_SIZE as u64);
         let row = |key, value| Row { key, value };
@@ -135,6 +137,7 @@ impl Pager {
             row("clean_evictions", Value::Count(counters.clean_evictions.get())),
             row("neighbour_pages", Value::Count(counters.neighbours.get())),
             row("waited_faults", Value::Count(counters.waited.get())),
+            row("condensed_pages", Value::Count(counters.condensed.get())),
             row("events", Value::Count(counters.events.get())),
             row("lost_pages", Value::Count(counters.lost.get())),
             row("fault_p50_us", Value::Micros(counters.fault_time.quantile(0.5))),

@@ -6,7 +6,7 @@
 //!
 //!   root  one word for 16 MiB of addresses: the number of its leaf, or 0
 //!   leaf  4096 words, one a page
-//!   word  tag(2) recent(1) dense(1) number(28)
+//!   word  tag(2) heat(2) dense(1) number(27)
 //!           00 Fresh    nothing is kept: present, or it reads as zeros
 //!              Leaving  the same (number 1), but a discard of it may still be under way
 //!           01 Stored   its contents lie in a slot, and nowhere else
@@ -31,10 +31,14 @@ const TAG: u32 = 0b11 << 30;
 const TAG_STORED: u32 = 0b01 << 30;
 const TAG_KEPT: u32 = 0b10 << 30;
 const TAG_PARKED: u32 = 0b11 << 30;
-const RECENT: u32 = 1 << 29;
-const DENSE: u32 = 1 << 28;
+const HEAT_SHIFT: u32 = 28;
+const HEAT: u32 = 0b11 << HEAT_SHIFT;
+const DENSE: u32 = 1 << 27;
 const NUMBER: u32 = DENSE - 1;
 const LEAVING: u32 = 1;
+
+/// The heat of the hottest pages.
+pub const HOTTEST: u32 = 0b11;
 
 /// The largest number of slots that a word can name.
 pub const MAX_SLOTS: usize = NUMBER as usize;
@@ -63,7 +67,7 @@ impl Word {
     /// A page of which nothing is known.
     pub const FRESH: Self = Self(0);
 
-    /// A page at `place`, neither recent nor dense.
+    /// A page at `place`, neither hot nor dense.
     #[must_use]
     pub fn new(place: Place) -> Self {
         let (tag, number) = match place {
@@ -90,10 +94,10 @@ impl Word {
         }
     }
 
-    /// The same page, marked as touched since the sweep last came by.
+    /// The same page with this heat: so many rounds of the sweep pass it over.
     #[must_use]
-    pub const fn recent(self) -> Self {
-        Self(self.0 | RECENT)
+    pub const fn heated(self, heat: u32) -> Self {
+        Self(self.0 & !HEAT | heat << HEAT_SHIFT & HEAT)
     }
 
     /// The same page, marked as one that does not compress.
@@ -102,22 +106,22 @@ impl Word {
         Self(self.0 | DENSE)
     }
 
-    /// The same page, no longer marked as touched.
+    /// The same page after one more round.
     #[must_use]
     pub const fn cooled(self) -> Self {
-        Self(self.0 & !RECENT)
+        self.heated(self.heat().saturating_sub(1))
     }
 
-    /// The same page without the marks.
+    /// The same page, no longer marked as one that does not compress.
     #[must_use]
-    pub const fn unmarked(self) -> Self {
-        Self(self.0 & !(RECENT | DENSE))
+    pub const fn compressible(self) -> Self {
+        Self(self.0 & !DENSE)
     }
 
-    /// Touched since the sweep last came by.
+    /// Rounds of the sweep that are still to pass it over.
     #[must_use]
-    pub const fn is_recent(self) -> bool {
-        self.0 & RECENT != 0
+    pub const fn heat(self) -> u32 {
+        (self.0 & HEAT) >> HEAT_SHIFT
     }
 
     /// Did not compress when it was last tried.
@@ -129,9 +133,8 @@ impl Word {
 
 impl core::fmt::Debug for Word {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let marks = [("recent", self.is_recent()), ("dense", self.is_dense())];
-        write!(f, "{:?}", self.place())?;
-        marks.iter().filter(|m| m.1).try_for_each(|m| write!(f, "+{}", m.0))
+        write!(f, "{:?}+{}", self.place(), self.heat())?;
+        if self.is_dense() { f.write_str("+dense") } else { Ok(()) }
     }
 }
 
@@ -262,9 +265,8 @@ mod tests {
             (0..=NUMBER).prop_map(|n| Place::Kept(SlotId::new(n))),
             (0..=NUMBER).prop_map(Place::Parked),
         ];
-        (place, any::<bool>(), any::<bool>()).prop_map(|(place, recent, dense)| {
-            let word = Word::new(place);
-            let word = if recent { word.recent() } else { word };
+        (place, 0u32..=HOTTEST, any::<bool>()).prop_map(|(place, heat, dense)| {
+            let word = Word::new(place).heated(heat);
             if dense { word.dense() } else { word }
         })
     }
@@ -272,10 +274,14 @@ mod tests {
     proptest! {
         #[test]
         fn a_word_keeps_its_place_whatever_its_marks(word in any_word()) {
-            prop_assert_eq!(Word::new(word.place()), word.unmarked());
-            prop_assert_eq!(word.recent().place(), word.place());
+            prop_assert_eq!(Word::new(word.place()), word.heated(0).compressible());
             prop_assert_eq!(word.dense().place(), word.place());
-            prop_assert!(word.recent().is_recent() && word.dense().is_dense());
+            prop_assert!(word.dense().is_dense());
+            for heat in 0..=HOTTEST {
+                prop_assert_eq!(word.heated(heat).place(), word.place());
+                prop_assert_eq!(word.heated(heat).heat(), heat);
+                prop_assert_eq!(word.heated(heat).cooled().heat(), heat.saturating_sub(1));
+            }
         }
 
         #[test]

@@ -113,7 +113,8 @@ impl<'a> Watch<'a> {
         self.leave_after_exec(statm);
         let pager = self.pager;
         pager.budget.measured(statm.anonymous());
-        pager.budget.stores((pager.store.stats().pool_bytes / PAGE_SIZE) as u64);
+        let store = pager.store.stats();
+        pager.budget.stores((store.pool_bytes / PAGE_SIZE) as u64, store.stored_pages as u64);
         if !pager.is_armed() {
             let left = pager.budget.until_armed();
             if left > 0 {

@@ -56,8 +56,7 @@ fn job(run: &RunConfig<'_>) -> Result<Job, &'static str> {
         config: Config {
             limit: run.limit.bytes(),
             strict: run.strict,
-            fast: tier(run, FAST)?,
-            dense: tier(run, DENSE)?,
+            tiers: [tier(run, FAST)?, tier(run, DENSE)?, tier(run, DENSEST)?],
             cpus: CpuSet::of_this_task().count().max(1),
         },
         excluded: [image::ours(), image::libc(), stack..stack + 1],
@@ -68,8 +67,9 @@ fn job(run: &RunConfig<'_>) -> Result<Job, &'static str> {
 
 /// What compresses when nothing else was asked for: single pages while there is room, so that a
 /// fault decodes no more than it needs, and long units when density matters.
-const FAST: (&str, Unit) = ("zstd:-1", Unit::K4);
-const DENSE: (&str, Unit) = ("zstd:1", Unit::K64);
+const FAST: (&str, Unit) = ("lz4", Unit::K4);
+const DENSE: (&str, Unit) = ("zstd:1", Unit::K16);
+const DENSEST: (&str, Unit) = ("zstd:1", Unit::K64);
 
 /// The codec and unit that were asked for, and `standard` where nothing was.
 fn tier(run: &RunConfig<'_>, standard: (&str, Unit)) -> Result<Tier, &'static str> {

@@ -95,8 +95,6 @@ pub struct UnitInfo {
     pub wanted: u16,
     /// What compressed it; `None` for a same-filled page, which is a unit by itself.
     pub codec: Option<Codec>,
-    /// Bytes of its object; 0 for a same-filled page.
-    pub compressed_len: usize,
 }
 
 impl UnitInfo {
@@ -356,24 +354,16 @@ impl<A: Arena> Store<A> {
             Word::Empty | Word::Poisoned => return None,
             Word::Filled(_) => {
                 let codec = None;
-                return Some(UnitInfo {
-                    first: slot,
-                    pages: 1,
-                    wanted: 1,
-                    codec,
-                    compressed_len: 0,
-                });
+                return Some(UnitInfo { first: slot, pages: 1, wanted: 1, codec });
             }
             Word::Compressed(object) => object,
         };
         let wanted = self.table.wanted(slot, object);
-        let compressed_len = self.pool.read(object.handle, <[u8]>::len).ok()?;
         self.table.still(slot, Word::Compressed(object)).then(|| UnitInfo {
             first: first_of_unit(slot, object.unit),
             pages: object.unit.pages(),
             wanted,
             codec: Codec::from_id(object.codec),
-            compressed_len,
         })
     }
 

@@ -65,6 +65,26 @@ impl PageMap {
         span: Range<usize>,
         runs: &'a mut [Run],
     ) -> Result<(&'a [Run], usize)> {
+        self.scan(span, runs, 0)
+    }
+
+    /// The first present page of `span`.
+    ///
+    /// # Errors
+    /// As of [`PageMap::present`].
+    pub fn first_present(&self, span: Range<usize>) -> Result<Option<usize>> {
+        let mut runs = [Run::default(); 1];
+        let (found, _) = self.scan(span, &mut runs, 1)?;
+        Ok(found.first().map(|run| run.span().start))
+    }
+
+    /// As [`PageMap::present`], but ends after `max_pages` pages, unless that is 0.
+    fn scan<'a>(
+        &self,
+        span: Range<usize>,
+        runs: &'a mut [Run],
+        max_pages: u64,
+    ) -> Result<(&'a [Run], usize)> {
         let mut arg = Arg {
             size: size_of::<Arg>() as u64,
             flags: 0,
@@ -73,7 +93,7 @@ impl PageMap {
             walk_end: 0,
             vec: runs.as_mut_ptr() as u64,
             vec_len: runs.len() as u64,
-            max_pages: 0,
+            max_pages,
             category_inverted: 0,
             category_mask: PRESENT,
             category_anyof_mask: 0,
