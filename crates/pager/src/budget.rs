@@ -29,7 +29,7 @@ const DENSER_AT: [u64; TIERS - 1] = [65, 80];
 const CONDENSE_AT: u64 = 70;
 
 /// Share of the limit up to which it keeps copies of pages that came back.
-const COPIES: u64 = 50;
+const COPIES: u64 = 58;
 
 /// The levels, all in pages.
 #[derive(Debug)]
