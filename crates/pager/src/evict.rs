@@ -17,22 +17,19 @@
 //! that is an interrupt on another CPU, takes whole megabytes, cold and hot together, or passes them
 //! over. The server beside a lone thread flushes its own CPU alone: it chooses page by page.
 
-use crate::pager::{Pager, Tier, Worker};
-use crate::program::{BATCH, Brought, Held};
+use crate::pager::{Pager, Worker};
+use crate::program::{BATCH, Held};
 use crate::regions::{Regions, Span};
 use crate::serve::WARM;
 use crate::table::{Place, Word};
 use core::time::Duration;
 use octavo_page::sync::atomic::{AtomicU32, Ordering};
-use octavo_page::{PAGE_SIZE, SlotId, Unit};
+use octavo_page::{PAGE_SIZE, Unit};
 use octavo_store::PutError;
 use octavo_sys::{Errno, task};
 
 /// Objects that compaction may move after each batch.
 const COMPACT_MOVES: usize = 256;
-
-/// Folios handed to the store in one call, at most.
-const PUT_AT_ONCE: usize = 32;
 
 /// Where the sweep is.
 #[derive(Debug, Default)]
@@ -120,16 +117,18 @@ impl Pick {
 }
 
 /// The pages of one batch, between being taken and being stored.
-struct Batch<'a> {
-    staging: Held<'a>,
+pub(crate) struct Batch<'a> {
+    pub staging: Held<'a>,
     /// Number of the first page of the staging area, as in [`Place::Parked`].
     base: u32,
     start: usize,
     /// Pages gone through, present or not.
-    pages: usize,
+    pub pages: usize,
     /// What each page was; `None` where there was none, and once it is settled.
-    was: [Option<Place>; BATCH],
-    freed: usize,
+    pub was: [Option<Place>; BATCH],
+    /// Why the store did not take a page.
+    pub refused: [Option<PutError>; BATCH],
+    pub freed: usize,
 }
 
 impl Batch<'_> {
@@ -138,14 +137,14 @@ impl Batch<'_> {
     }
 
     /// Whether page number `at` starts a unit whose pages were all taken and are still to be stored.
-    fn has_unit(&self, at: usize, unit: Unit) -> bool {
+    pub fn has_unit(&self, at: usize, unit: Unit) -> bool {
         let pages = at..at + unit.pages();
         pages.end <= self.pages
             && self.address(at).is_multiple_of(unit.bytes())
             && self.was[pages].iter().all(Option::is_some)
     }
 
-    fn parked(&self, at: usize) -> Word {
+    pub fn parked(&self, at: usize) -> Word {
         Word::new(Place::Parked(self.base + at as u32))
     }
 }
@@ -158,7 +157,15 @@ impl Pager {
         }
         let Some(staging) = self.staging_of(worker.number).hold() else { return Evicted::Nothing };
         let base = (worker.number * BATCH) as u32;
-        let mut batch = Batch { staging, base, start: 0, pages: 0, was: [None; BATCH], freed: 0 };
+        let mut batch = Batch {
+            staging,
+            base,
+            start: 0,
+            pages: 0,
+            was: [None; BATCH],
+            refused: [None; BATCH],
+            freed: 0,
+        };
         let Some(swept) = self.take_batch(worker, &mut batch) else { return Evicted::Scattered };
         if batch.pages > 0 {
             self.store_batch(worker, &mut batch);
@@ -337,131 +344,6 @@ impl Pager {
             // Once it is gone, only a fault that we answer can bring new contents.
             Place::Leaving => self.program.is_present(at),
             _ => word.is_dense() && !retry_dense,
-        }
-    }
-
-    /// Stores the pages of `batch`, or puts them back: first the units whose pages are all there,
-    /// then page by page what is left, also of units that do not compress as a whole.
-    fn store_batch(&self, worker: &mut Worker, batch: &mut Batch<'_>) {
-        self.settle_clean(batch);
-        let Tier { codec, unit: largest } = self.tier();
-        for unit in Unit::ALL.into_iter().rev().filter(|unit| *unit <= largest) {
-            self.store_units(worker, batch, Tier { codec, unit });
-        }
-    }
-
-    fn store_units(&self, worker: &mut Worker, batch: &mut Batch<'_>, tier: Tier) {
-        let (how, unit) = (self.how(tier), tier.unit);
-        let staging = batch.staging.area();
-        let mut at = 0;
-        while at < batch.pages {
-            let mut first = [0usize; PUT_AT_ONCE];
-            let mut folios: [&[u8]; PUT_AT_ONCE] = [&[]; PUT_AT_ONCE];
-            let mut n = 0;
-            while at < batch.pages && n < folios.len() {
-                if batch.has_unit(at, unit) {
-                    (first[n], folios[n]) = (at, self.staged(staging, at, unit.pages()));
-                    n += 1;
-                    at += unit.pages();
-                } else {
-                    at += 1;
-                }
-            }
-            let mut outcomes = [Err(PutError::OutOfSlots); PUT_AT_ONCE];
-            self.store.put(&mut worker.scratch, how, &folios[..n], &mut outcomes[..n]);
-            for (first, outcome) in first.into_iter().zip(outcomes).take(n) {
-                match outcome {
-                    Ok(slot) => self.settle_stored(batch, first, unit, slot),
-                    Err(why) if unit == Unit::K4 => self.settle_refused(worker, batch, first, why),
-                    Err(_) => {}
-                }
-            }
-        }
-    }
-
-    /// Pages that came back and were not written since: their slot is good again.
-    fn settle_clean(&self, batch: &mut Batch<'_>) {
-        for at in 0..batch.pages {
-            let Some(Place::Kept(slot) | Place::Stored(slot)) = batch.was[at] else { continue };
-            if !self.store.matches(slot, self.staged(&batch.staging, at, 1)) {
-                self.store.free(&[slot]);
-                batch.was[at] = Some(Place::Fresh);
-                continue;
-            }
-            batch.was[at] = None;
-            batch.freed += 1;
-            if self.settle(batch, at, Word::new(Place::Stored(slot))) {
-                self.counters.clean_evictions.add(1);
-            } else {
-                self.store.free(&[slot]);
-            }
-        }
-    }
-
-    fn settle_stored(&self, batch: &mut Batch<'_>, first: usize, unit: Unit, slot: SlotId) {
-        batch.freed += unit.pages();
-        for page in 0..unit.pages() {
-            let slot = slot.offset(page as u32);
-            batch.was[first + page] = None;
-            if self.settle(batch, first + page, Word::new(Place::Stored(slot))) {
-                self.counters.evictions.add(1);
-            } else {
-                self.store.free(&[slot]);
-            }
-        }
-    }
-
-    /// What the store does not take goes back where it was.
-    fn settle_refused(&self, worker: &mut Worker, batch: &mut Batch<'_>, at: usize, why: PutError) {
-        batch.was[at] = None;
-        self.put_back(worker, batch, at, why == PutError::DoesNotFit);
-        self.counters.put_back.add(1);
-    }
-
-    /// Changes the word of a parked page to `to`; false when it is parked no more. A page that is
-    /// moved meanwhile (see [`crate::events`]) is looked for at its new address.
-    fn settle(&self, batch: &Batch<'_>, at: usize, to: Word) -> bool {
-        let mut address = batch.staging.address_of(at);
-        loop {
-            let cell = self.table.get(address);
-            if cell.is_some_and(|cell| cell.change(batch.parked(at), to).is_ok()) {
-                return true;
-            }
-            let now = batch.staging.address_of(at);
-            if now == address {
-                return false;
-            }
-            address = now;
-        }
-    }
-
-    fn put_back(&self, worker: &mut Worker, batch: &Batch<'_>, at: usize, dense: bool) {
-        let parked = batch.parked(at);
-        let back = if dense { Word::FRESH.dense() } else { Word::FRESH.heated(WARM) };
-        loop {
-            // Shut: a server that found the page parked may be copying out of staging.
-            let gate = self.gate.write();
-            let address = batch.staging.address_of(at);
-            if self.table.word(address) != parked {
-                return; // brought back by a server, or discarded
-            }
-            let brought = match self.program.put_back(&batch.staging, at, address) {
-                // The range may have become read-only, where only a copy can go.
-                Brought::Gone => self.program.bring(address, self.staged(&batch.staging, at, 1)),
-                other => other,
-            };
-            match brought {
-                Brought::All => {
-                    self.settle(batch, at, back);
-                    return;
-                }
-                Brought::Stale | Brought::NoMemory => {
-                    drop(gate);
-                    self.catch_up(worker);
-                }
-                // There: a server is just bringing it. Gone: so is the process.
-                Brought::There(_) | Brought::Gone => return,
-            }
         }
     }
 

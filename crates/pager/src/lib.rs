@@ -37,6 +37,7 @@ pub mod placement;
 pub mod program;
 pub mod regions;
 pub mod serve;
+mod settle;
 pub mod start;
 pub mod stats;
 pub mod table;

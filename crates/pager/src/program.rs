@@ -157,11 +157,20 @@ impl Program {
         }
     }
 
-    /// Puts the taken page number `at` of `staging` back to `address`, frame and all.
-    pub fn put_back(&self, staging: &Staging, at: usize, address: usize) -> Brought {
-        let from = staging.address(at);
-        // SAFETY: the page came from this address and nobody else knows it in staging.
-        Brought::of(unsafe { self.uffd.move_pages(from..from + PAGE_SIZE, address) })
+    /// Puts the taken pages with the numbers `run` of `staging` back to where `address` is, frames and
+    /// all. Gives how many were, and why no more.
+    pub fn put_back(
+        &self,
+        staging: &Staging,
+        run: Range<usize>,
+        address: usize,
+    ) -> (usize, Option<Errno>) {
+        let from = staging.address(run.start)..staging.address(run.end);
+        // SAFETY: the pages came from there and nobody else knows them in staging.
+        match unsafe { self.uffd.move_pages(from, address) } {
+            Ok(()) => (run.len(), None),
+            Err(Stopped { done, errno }) => (done / PAGE_SIZE, Some(errno)),
+        }
     }
 
     /// Calls `each` with the number of every page that `staging` holds among its first `pages`.
