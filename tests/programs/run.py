@@ -36,6 +36,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 MIB = 1 << 20
 FLOOR = 32 * MIB
+PSS_SLACK = 16 * MIB
 UNDER = "{root}/target/release/octavo run --memory {limit} --stats-json {stats} --"
 
 
@@ -300,6 +301,7 @@ def programs():
         c_program("incompressible", "64M", entry="incompressible_short", short=True),
         c_program("gather", "1G", "100000"),
         c_program("gather", "1G", "50000000", entry="gather_long", fits=True),
+        Program("true", lambda work: ["true"], fits=True),
         stress("vm", "--vm-bytes", "64M", "--vm-method", "all", "--vm-ops", "20000"),
         stress("mmap", "--mmap-bytes", "64M", "--mmap-ops", "20"),
         stress("mremap", "--mremap-bytes", "32M", "--mremap-ops", "40"),
@@ -324,6 +326,7 @@ class Result:
     stderr: bytes
     stats: dict = field(default_factory=dict)
     oom_kills: int = 0
+    managed_pss: int = 0  # the largest sample, where asked for
 
     def mappings(self):
         found = re.search(rb"^mappings (\d+)$", self.stderr, re.M)
@@ -335,8 +338,26 @@ def status_words(raw):
     return code if code >= 0 else f"signal {-code}"
 
 
-def wait(pid, timeout):
-    """(status, rusage); past the timeout its whole session is killed."""
+def managed_pss(pid):
+    """PSS in bytes of what Octavo answers for: private anonymous memory that can be read and written,
+    its own pool and tables included, without stacks."""
+    total, counts = 0, False
+    try:
+        with open(f"/proc/{pid}/smaps") as smaps:
+            for line in smaps:
+                words = line.split()
+                if "-" in words[0] and not words[0].endswith(":"):
+                    anonymous = words[4] == "0" and (len(words) == 5 or words[5] == "[heap]" or words[5][:6] == "[anon:")
+                    counts = words[1] == "rw-p" and anonymous
+                elif counts and words[0] == "Pss:":
+                    total += int(words[1]) * 1024
+    except (OSError, ValueError):
+        pass  # it has just ended
+    return total
+
+
+def wait(pid, timeout, sample=None):
+    """(status, rusage); past the timeout its whole session is killed. Calls `sample` now and then."""
     deadline = time.monotonic() + timeout
     pause = 0.001
     while True:
@@ -346,11 +367,13 @@ def wait(pid, timeout):
         if time.monotonic() > deadline:
             os.killpg(pid, signal.SIGKILL)
             return "timeout", os.wait4(pid, 0)[2]
+        if sample:
+            sample()
         time.sleep(pause)
         pause = min(pause * 1.5, 0.02)
 
 
-def run_once(program, work, prefix, timeout, cgroup=None, stats=None):
+def run_once(program, work, prefix, timeout, cgroup=None, stats=None, pss=False):
     """One run, `prefix` before the program's own command."""
     for name in program.files:
         if os.path.exists(f"{work}/{name}"):
@@ -362,8 +385,10 @@ def run_once(program, work, prefix, timeout, cgroup=None, stats=None):
         begin = time.monotonic()
         child = subprocess.Popen(argv, stdin=stdin, stdout=out, stderr=err, cwd=work, env=environment,
                                  start_new_session=True, preexec_fn=cgroup.enter if cgroup else None)
+        samples = [0]
+        sample = (lambda: samples.append(managed_pss(child.pid))) if pss else None
         try:
-            status, usage = wait(child.pid, timeout)
+            status, usage = wait(child.pid, timeout, sample)
         except BaseException:
             os.killpg(child.pid, signal.SIGKILL)
             raise
@@ -375,7 +400,7 @@ def run_once(program, work, prefix, timeout, cgroup=None, stats=None):
         path = f"{work}/{name}"
         compared[name] = look(path) if os.path.exists(path) else b"(no such file)"
     with open(f"{work}/stderr", "rb") as f:
-        result = Result(status, wall, usage.ru_maxrss * 1024, compared, f.read())
+        result = Result(status, wall, usage.ru_maxrss * 1024, compared, f.read(), managed_pss=max(samples))
     if stats and os.path.exists(stats):
         with open(stats) as f:
             result.stats = json.loads(f.read() or "{}")
@@ -413,6 +438,23 @@ def judge(program, plain, run):
     return wrong
 
 
+def over_budget(program, limit, run):
+    """What is wrong with the run's largest sample of PSS. Data that do not compress may go over."""
+    if run.managed_pss > limit + PSS_SLACK and not program.name.startswith("incompressible"):
+        return [f"managed PSS {run.managed_pss // MIB} MiB, more than the limit of {limit // MIB} + 16"]
+    return []
+
+
+def misfits(row):
+    """What Octavo costs too much where everything fits."""
+    wrong = []
+    if row["under_s"] > max(1.03 * row["plain_s"], row["plain_s"] + 0.015):
+        wrong.append(f"{row['under_s']} s, more than 1.03 times (or 15 ms past) the {row['plain_s']} s alone")
+    if row["under_peak_bytes"] > row["plain_peak_bytes"] + 24 * MIB:
+        wrong.append(f"{(row['under_peak_bytes'] - row['plain_peak_bytes']) // MIB} MiB more memory than alone")
+    return wrong
+
+
 # ---- the list -----------------------------------------------------------------------------
 
 
@@ -439,7 +481,7 @@ class Runner:
             os.unlink(stats)
         prefix = self.prefix(limit, stats)
         if not self.options.cgroup:
-            return run_once(program, self.work, prefix, timeout, stats=stats)
+            return run_once(program, self.work, prefix, timeout, stats=stats, pss=self.options.pss)
         with Cgroup(f"octavo-programs-{os.getpid()}-{number}", limit + 64 * MIB) as cgroup:
             return run_once(program, self.work, prefix, timeout, cgroup, stats)
 
@@ -465,7 +507,7 @@ class Runner:
             run = self.under(program, limit, 60 + 30 * plain.wall_s, f"{program.name}-{number}")
             runs.append(run)
             walls.append(run.wall_s)
-            problems = judge(program, plain, run)
+            problems = judge(program, plain, run) + (over_budget(program, limit, run) if self.options.pss else [])
             row["runs"] += 1
             row["failed"] += bool(problems)
             row["problems"] += [f"run {number + 1}: {p}" for p in problems]
@@ -480,8 +522,12 @@ class Runner:
             under_peak_bytes=max(r.peak_bytes for r in runs),
             mappings=max((r.mappings() or 0 for r in runs), default=0),
             oom_kills=sum(r.oom_kills for r in runs),
+            managed_pss_bytes=max(r.managed_pss for r in runs),
             stats=runs[-1].stats,
         )
+        problems = misfits(row) if self.options.fits else []
+        row["failed"] += bool(problems)
+        row["problems"] += problems
         return row
 
     def keep(self, program, number):
@@ -502,6 +548,8 @@ class Runner:
                     program.name, f"{row['plain_s']:.2f}", f"{row['under_s']:.2f}", f"{row['ratio']:.2f}",
                     row["plain_peak_bytes"] // MIB, row["limit_bytes"] // MIB, row["under_peak_bytes"] // MIB,
                     stats.get("faults", "-"), stats.get("exceeded_bytes", 0) // MIB or "-", verdict))
+                if self.options.pss:
+                    self.say(f"    managed PSS at most {row['managed_pss_bytes'] // MIB} MiB")
             else:
                 self.say(form.format(program.name, *["-"] * 8, verdict))
             for problem in row["problems"][:5]:
@@ -527,6 +575,7 @@ def main():
     parser.add_argument("--limit-share", type=float, help="limit as a share of the peak (0.5; 2 with --fits)")
     parser.add_argument("--cgroup", action="store_true", help="in a memory cgroup of the limit + 64 MiB, no swap")
     parser.add_argument("--fits", action="store_true", help="interleave with plain runs, the limit above the peak")
+    parser.add_argument("--pss", action="store_true", help="sample the PSS that counts, and hold it to the limit + 16 MiB")
     parser.add_argument("--work", default="/tmp/octavo-programs", help="directory for data files (%(default)s)")
     parser.add_argument("--keep", help="directory for stdout and stderr of runs that failed")
     parser.add_argument("--json", action="store_true", help="one object on stdout, the table on stderr")

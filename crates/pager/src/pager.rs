@@ -22,7 +22,7 @@ use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicBool, Ordering};
 use octavo_page::{PAGE_SIZE, Unit};
 use octavo_store::{How, Scratch, Store};
-use octavo_sys::file::{Fd, Text};
+use octavo_sys::file::{self, Fd, Text};
 use octavo_sys::maps::Maps;
 use octavo_sys::task;
 
@@ -224,6 +224,12 @@ impl Pager {
 
     pub(crate) fn note_stuck(&self, stuck: bool) {
         self.stuck.store(stuck, Ordering::Relaxed);
+    }
+
+    /// Whether the program, all its threads, has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        let mut watches = [file::Watch::readable(&self.target)];
+        file::poll(&mut watches, Some(core::time::Duration::ZERO)).is_ok_and(|n| n > 0)
     }
 
     pub(crate) fn arm(&self) {

@@ -33,6 +33,9 @@ const FAR: Duration = Duration::from_millis(20);
 /// Growth waits this long to be registered at most.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// The server has this long to leave after the program.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
 /// What `statm` says, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Statm {
@@ -74,6 +77,8 @@ pub struct Watch<'a> {
     listed: (u64, u64),
     listed_at: Duration,
     strangers: u32,
+    /// When the program was first seen to have ended.
+    ended_at: Option<Duration>,
     said: bool,
     starvation: Starvation,
 }
@@ -95,6 +100,7 @@ impl<'a> Watch<'a> {
             listed: (0, 0),
             listed_at: Duration::ZERO,
             strangers: 0,
+            ended_at: None,
             said: false,
             starvation: Starvation::default(),
         })
@@ -110,7 +116,7 @@ impl<'a> Watch<'a> {
     /// Looks once; gives the time to the next look.
     fn look(&mut self) -> Duration {
         let Some(statm) = Statm::read(&self.ours) else { return NEAR };
-        self.leave_after_exec(statm);
+        self.leave_after_the_program(statm);
         let pager = self.pager;
         pager.budget.measured(statm.anonymous());
         let store = pager.store.stats();
@@ -134,11 +140,16 @@ impl<'a> Watch<'a> {
         Duration::from_millis(pager.budget.until_limit() / PAGES_PER_MS / 2).clamp(NEAR, FAR)
     }
 
-    /// After exec the program has another address space, and nobody needs this one.
-    fn leave_after_exec(&mut self, ours: Statm) {
+    /// After exec the program has another address space, and nobody needs this one. When it ended,
+    /// the server tells the statistics and leaves; should it hang, this does.
+    fn leave_after_the_program(&mut self, ours: Statm) {
+        // Zeros are no proof of an end: so it looks when only the first thread has ended.
         let same = Statm::read(&self.theirs).is_none_or(|t| t.size == ours.size || t.size == 0);
         self.strangers = if same { 0 } else { self.strangers + 1 };
-        if self.strangers > 3 {
+        self.ended_at =
+            self.pager.has_ended().then(|| self.ended_at.unwrap_or_else(task::now));
+        let hangs = |ended_at| task::now().saturating_sub(ended_at) > LAST_WORDS;
+        if self.strangers > 3 || self.ended_at.is_some_and(hangs) {
             leave();
         }
     }
