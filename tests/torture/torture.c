@@ -165,6 +165,7 @@ static _Noreturn void usage(int status) {
     fputs("usage: torture [--seconds N | --ops N] [--seed N] [--size SIZE] [--threads N]\n"
           "               [--mode GROUP,...] [--without GROUP,...] [--list] [--fork] [--close-fds]\n"
           "               [--stall SECONDS] [--tmp DIR] [--lenient-mremap] [--abort] [--counts]\n"
+          "               [--half]\n"
           "\n"
           "Does to memory all that the kernel allows, in many threads, and compares every byte\n"
           "with a model. Exit status 0: no mismatch; 1: a mismatch, told on stderr.\n"
@@ -174,6 +175,8 @@ static _Noreturn void usage(int status) {
           "  --mode, --without groups of operations, see --list\n"
           "  --close-fds       close all descriptors from time to time\n"
           "  --stall SECONDS   a thread without progress for so long is a failure (60)\n"
+          "  --half            contents that compress to half, and no others, so that what is kept\n"
+          "                    of them takes much of a limit\n"
           "  --lenient-mremap  let mremap of a mapping that was never split fail with EFAULT\n",
           status ? stderr : stdout);
     exit(status);
@@ -195,7 +198,7 @@ static uint64_t number(const char *what, const char *s, bool is_size) {
 }
 
 int main(int argc, char **argv) {
-    enum { LIST = 256, FORK, CLOSE, LENIENT, ABORT, COUNTS, STALL, TMP, OPS, WITHOUT, PROBE };
+    enum { LIST = 256, FORK, CLOSE, LENIENT, ABORT, COUNTS, STALL, TMP, OPS, WITHOUT, PROBE, HALVES };
     static const struct option long_options[] = {
         {"seconds", 1, 0, 's'}, {"seed", 1, 0, 'r'},        {"size", 1, 0, 'm'},
         {"threads", 1, 0, 't'}, {"mode", 1, 0, 'o'},        {"without", 1, 0, WITHOUT},
@@ -203,7 +206,7 @@ int main(int argc, char **argv) {
         {"help", 0, 0, 'h'},    {"close-fds", 0, 0, CLOSE}, {"lenient-mremap", 0, 0, LENIENT},
         {"counts", 0, 0, COUNTS},
         {"abort", 0, 0, ABORT}, {"stall", 1, 0, STALL},     {"tmp", 1, 0, TMP},
-        {"probe", 0, 0, PROBE}, {0}};
+        {"probe", 0, 0, PROBE}, {"half", 0, 0, HALVES},     {0}};
     const char *only = NULL, *without = NULL;
     bool probing = false, counts = false;
     opt = (struct options){.seconds = 10, .threads = 4, .size = 256u << 20, .stall = 60,
@@ -226,6 +229,7 @@ int main(int argc, char **argv) {
         case STALL: opt.stall = (unsigned)number("--stall", optarg, false); break;
         case TMP: opt.tmp = optarg; break;
         case PROBE: probing = true; break;
+        case HALVES: opt.half = true; break;
         case 'h': usage(0);
         default: usage(2);
         }

@@ -130,7 +130,7 @@ struct options {
     uint64_t seed, ops;
     unsigned seconds, threads, stall;
     size_t size;
-    bool fork, close_fds, lenient, abort;
+    bool fork, close_fds, lenient, abort, half;
     const char *tmp;
 };
 

@@ -186,7 +186,8 @@ bool pick_range(struct worker *w, struct world *d, uint32_t max, struct range *o
 
 uint64_t new_stamp(struct worker *w) {
     static const uint8_t kinds[8] = {RANDOM, TEXT, TEXT, SAME, SPARSE, RAMP, HALF, RANDOM};
-    return (uint64_t)w->id << 48 | ++w->serial << 3 | kinds[below(w, 8)];
+    unsigned kind = kinds[below(w, 8)];
+    return (uint64_t)w->id << 48 | ++w->serial << 3 | (opt.half ? HALF : kind);
 }
 
 static void write_page(struct worker *w, char *addr, struct page *p) {

@@ -25,9 +25,6 @@ pub const TIERS: usize = 3;
 /// Shares of the limit, in percent, past which the store compresses more densely.
 const DENSER_AT: [u64; TIERS - 1] = [65, 80];
 
-/// Share of the limit past which it compresses again what was stored in haste.
-const CONDENSE_AT: u64 = 70;
-
 /// Share of the limit up to which it keeps copies of pages that came back.
 const COPIES: u64 = 58;
 
@@ -124,12 +121,6 @@ impl Budget {
     pub fn density(&self) -> usize {
         let essential = self.essential();
         DENSER_AT.iter().filter(|percent| essential * 100 > self.limit * **percent).count()
-    }
-
-    /// Whether what was stored in haste is to be stored more densely.
-    #[must_use]
-    pub fn wants_condensing(&self) -> bool {
-        self.essential() * 100 > self.limit * CONDENSE_AT
     }
 
     /// Whether there is room for compressed copies of pages that are in the program.

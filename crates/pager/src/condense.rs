@@ -46,7 +46,7 @@ impl Pager {
     /// Looks through the next megabyte, while the budget wants it; false when there is nothing to
     /// do, or somebody else is at it.
     pub(crate) fn condense_step(&self, worker: &mut Worker) -> bool {
-        if !self.budget.wants_condensing() {
+        if self.budget.density() == 0 {
             return false;
         }
         let Some(mut condenser) = self.condenser.try_lock() else { return false };

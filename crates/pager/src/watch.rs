@@ -146,8 +146,7 @@ impl<'a> Watch<'a> {
         // Zeros are no proof of an end: so it looks when only the first thread has ended.
         let same = Statm::read(&self.theirs).is_none_or(|t| t.size == ours.size || t.size == 0);
         self.strangers = if same { 0 } else { self.strangers + 1 };
-        self.ended_at =
-            self.pager.has_ended().then(|| self.ended_at.unwrap_or_else(task::now));
+        self.ended_at = self.pager.has_ended().then(|| self.ended_at.unwrap_or_else(task::now));
         let hangs = |ended_at| task::now().saturating_sub(ended_at) > LAST_WORDS;
         if self.strangers > 3 || self.ended_at.is_some_and(hangs) {
             leave();
