@@ -406,3 +406,28 @@ impl Bell {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn runs_are_what_does_not_stay_in_order_and_as_long_as_they_can_be(
+            staying in proptest::collection::vec(any::<bool>(), 1..BATCH)
+        ) {
+            let mut pick = Pick { span: 0..staying.len() * PAGE_SIZE, stays: [false; BATCH] };
+            pick.stays[..staying.len()].copy_from_slice(&staying);
+            let (mut taken, mut next) = (vec![false; staying.len()], 0);
+            while let Some(run) = pick.run_from(next) {
+                prop_assert!(run.start >= next && !run.is_empty());
+                prop_assert!(run.end == staying.len() || staying[run.end]);
+                taken[run.clone()].fill(true);
+                next = run.end;
+            }
+            let leaving: Vec<bool> = staying.iter().map(|stays| !stays).collect();
+            prop_assert_eq!(taken, leaving);
+        }
+    }
+}
