@@ -174,8 +174,10 @@ impl Starvation {
         }
         let now = task::now();
         let since = *self.since.get_or_insert(now);
-        if now.saturating_sub(since) > PATIENCE {
-            let mut bound = pager.placement.bound.lock();
+        if now.saturating_sub(since) > PATIENCE
+            // A starving server may hold the lock: the watch has other work than to wait for it.
+            && let Some(mut bound) = pager.placement.bound.try_lock()
+        {
             bound.free_until = now + RECOVERY;
             pager.placement.bind(&mut bound, None);
         }
