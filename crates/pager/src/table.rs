@@ -20,8 +20,8 @@
 use alloc::boxed::Box;
 use core::ops::Range;
 use octavo_page::sync::atomic::{AtomicU32, Ordering};
+use octavo_page::zeroed::ZeroAtomic;
 use octavo_page::{PAGE_SHIFT, PAGE_SIZE, SlotId};
-use zerocopy::FromZeros;
 
 const LEAF_SHIFT: u32 = 24;
 const LEAF_PAGES: usize = 1 << (LEAF_SHIFT - PAGE_SHIFT);
@@ -182,8 +182,8 @@ impl Table {
     #[must_use]
     pub fn new(max_leaves: usize) -> Self {
         Self {
-            root: zeroed(ROOT_LEN),
-            leaves: zeroed(max_leaves * LEAF_PAGES),
+            root: AtomicU32::table(ROOT_LEN),
+            leaves: AtomicU32::table(max_leaves * LEAF_PAGES),
             next: AtomicU32::new(0),
         }
     }
@@ -242,14 +242,6 @@ impl Table {
 
 const fn leaf_index(address: usize) -> usize {
     (address >> PAGE_SHIFT) & (LEAF_PAGES - 1)
-}
-
-/// Words that cost memory only when they are touched: the allocator gives them untouched.
-fn zeroed(len: usize) -> Box<[AtomicU32]> {
-    match <[AtomicU32]>::new_box_zeroed_with_elems(len) {
-        Ok(words) => words,
-        Err(_) => panic!("no address space for a table of {len} words"),
-    }
 }
 
 #[cfg(test)]

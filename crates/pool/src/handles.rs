@@ -26,7 +26,7 @@ use octavo_page::Handle;
 use octavo_page::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::BadHandle;
-use crate::zeroed::ZeroAtomic;
+use octavo_page::zeroed::ZeroAtomic;
 
 /// The end of a list of indices.
 pub(crate) const NIL: u32 = u32::MAX;

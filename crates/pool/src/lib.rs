@@ -42,7 +42,6 @@ mod handles;
 mod lane;
 pub mod reference;
 mod stats;
-mod zeroed;
 mod zspages;
 
 pub use error::{AllocError, BadHandle, ChainLengthError, ConfigError, Limit, OutOfFrames};

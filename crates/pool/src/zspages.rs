@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use octavo_page::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::handles::NIL;
-use crate::zeroed::ZeroAtomic;
+use octavo_page::zeroed::ZeroAtomic;
 
 /// What a zspage holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

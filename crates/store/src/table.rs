@@ -34,6 +34,7 @@
 use crate::word::{Object, Word};
 use alloc::boxed::Box;
 use octavo_page::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use octavo_page::zeroed::ZeroAtomic;
 use octavo_page::{SlotId, Unit};
 
 /// What is known of each slot.
@@ -53,9 +54,9 @@ impl Table {
     /// `slots` empty slots, no memory touched.
     pub(crate) fn new(slots: usize) -> Self {
         Self {
-            words: zeroed::u64s(slots),
-            hashes: zeroed::u64s(slots),
-            wanted: zeroed::u32s(slots.div_ceil(GROUP)),
+            words: AtomicU64::table(slots),
+            hashes: AtomicU64::table(slots),
+            wanted: AtomicU32::table(slots.div_ceil(GROUP)),
         }
     }
 
@@ -175,33 +176,4 @@ fn unit_mask(slot: SlotId, unit: Unit) -> u32 {
 /// The first slot of the unit in which `slot` lies.
 pub(crate) fn first_of_unit(slot: SlotId, unit: Unit) -> SlotId {
     SlotId::new(slot.get() & !(unit.pages() as u32 - 1))
-}
-
-/// Tables of zeros that no frame is behind yet.
-#[cfg(not(loom))]
-mod zeroed {
-    use super::{AtomicU32, AtomicU64, Box};
-    use zerocopy::FromZeros;
-
-    pub(super) fn u64s(len: usize) -> Box<[AtomicU64]> {
-        <[AtomicU64]>::new_box_zeroed_with_elems(len).expect("memory for the table of slots")
-    }
-
-    pub(super) fn u32s(len: usize) -> Box<[AtomicU32]> {
-        <[AtomicU32]>::new_box_zeroed_with_elems(len).expect("memory for the table of slots")
-    }
-}
-
-/// The same in a model, whose atomics are made one by one.
-#[cfg(loom)]
-mod zeroed {
-    use super::{AtomicU32, AtomicU64, Box};
-
-    pub(super) fn u64s(len: usize) -> Box<[AtomicU64]> {
-        (0..len).map(|_| AtomicU64::new(0)).collect()
-    }
-
-    pub(super) fn u32s(len: usize) -> Box<[AtomicU32]> {
-        (0..len).map(|_| AtomicU32::new(0)).collect()
-    }
 }
