@@ -23,7 +23,7 @@ const MAX_STEPS: usize = 1024;
 const MAX_WAITING: usize = 256;
 
 /// Ranges with `MADV_WIPEONFORK` that are known, at most.
-const MAX_WIPED: usize = 128;
+const MAX_WIPED: usize = 1024;
 
 /// What the child did to its ranges since the fork.
 struct Steps {
@@ -32,15 +32,18 @@ struct Steps {
     /// Children that the child itself has made meanwhile, and the number of steps before each.
     waiting: [(i32, usize); MAX_WAITING],
     waits: usize,
-    /// Ranges of which children get zeros (`MADV_WIPEONFORK`).
-    wiped: [Option<Span>; MAX_WIPED],
+    /// Ranges of which children get zeros (`MADV_WIPEONFORK`), in order of address.
+    wiped: [Span; MAX_WIPED],
+    wipes: usize,
 }
 
 impl Steps {
     /// Where the child has the page now that was at `address` when it was made; `None` when it is
     /// gone or discarded.
     fn locate(&self, address: usize) -> Option<usize> {
-        if self.wiped.iter().flatten().any(|span| span.contains(&address)) {
+        let wiped = &self.wiped[..self.wipes];
+        let behind = wiped.partition_point(|span| span.end <= address);
+        if wiped.get(behind).is_some_and(|span| span.contains(&address)) {
             return None;
         }
         let mut at = address;
@@ -67,7 +70,8 @@ impl Pager {
             len: 0,
             waiting: [(raw, 0); MAX_WAITING],
             waits: 1,
-            wiped: [const { None }; MAX_WIPED],
+            wiped: [const { 0..0 }; MAX_WIPED],
+            wipes: 0,
         };
         self.find_wiped(&mut steps);
         while let Some(last) = steps.waits.checked_sub(1) {
@@ -79,16 +83,24 @@ impl Pager {
     }
 
     fn find_wiped(&self, steps: &mut Steps) {
-        let mut n = 0;
+        let mut n = 0usize;
         let listed = maps::wiped_on_fork(|span| {
+            match n.checked_sub(1).and_then(|last| steps.wiped.get_mut(last)) {
+                Some(last) if last.end == span.start => {
+                    last.end = span.end;
+                    return;
+                }
+                _ => {}
+            }
             if let Some(wiped) = steps.wiped.get_mut(n) {
-                *wiped = Some(span);
+                *wiped = span;
             }
             n += 1;
         });
         if listed.is_err() || n > MAX_WIPED {
             self.die("the ranges that a forked child gets as zeros could not be listed");
         }
+        steps.wipes = n;
     }
 
     fn fill_child(&self, worker: &mut Worker, child: &Uffd, steps: &mut Steps) {
