@@ -15,7 +15,7 @@ use clap::Args;
 use nix::errno::Errno;
 use octavo_bench::host;
 use octavo_codec::Codec;
-use octavo_page::config::{RunConfig, Text, VARIABLE};
+use octavo_page::config::{RunConfig, TABLE_RESERVE, Text, VARIABLE};
 use octavo_page::{ByteSize, PAGE_SIZE, Unit};
 use rustix::process::{Resource, getpid, getrlimit};
 use std::convert::Infallible;
@@ -208,13 +208,10 @@ pub fn find_object() -> Result<PathBuf, Refusal> {
     Ok(object.clone())
 }
 
-/// Address space that the preloaded object reserves for tables, whatever the limit.
-const TABLES: u64 = 16 << 30;
-
 /// Address space the pager reserves for itself: tables, four times the limit for the pool, and room
 /// for staging and for the program to start.
 pub const fn reserve_bytes(limit: ByteSize) -> u64 {
-    limit.bytes().saturating_mul(4).saturating_add(TABLES + (1 << 30))
+    limit.bytes().saturating_mul(4).saturating_add(TABLE_RESERVE as u64 + (1 << 30))
 }
 
 /// Whether this process may reserve what a limit takes.
@@ -330,7 +327,7 @@ mod tests {
 
     #[test]
     fn the_reserve_of_any_limit_is_a_number() {
-        assert_eq!(reserve_bytes(ByteSize::mib(512)), TABLES + (3 << 30));
+        assert_eq!(reserve_bytes(ByteSize::mib(512)), TABLE_RESERVE as u64 + (3 << 30));
         assert_eq!(reserve_bytes(ByteSize::new(u64::MAX)), u64::MAX);
     }
 }

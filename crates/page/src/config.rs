@@ -18,6 +18,10 @@ use core::fmt;
 /// The name of the environment variable.
 pub const VARIABLE: &str = "OCTAVO_RUN";
 
+/// Bytes of address space, not memory, that the preloaded object reserves for its tables, whatever
+/// the limit.
+pub const TABLE_RESERVE: usize = 16 << 30;
+
 /// The version this module writes and the only one it reads.
 pub const VERSION: u32 = 1;
 

@@ -5,8 +5,8 @@
 //! in the store; a *handle* names an object in the pool. One concept has one type here, so that a
 //! slot cannot be passed where a handle is meant, nor bytes where pages are.
 //!
-//! Nothing here needs `std`, and nothing but tables ([`zeroed`]) allocates: these words are spoken inside other people's
-//! programs, by threads that own neither thread-local storage nor a libc.
+//! Nothing here needs `std`, and nothing but tables ([`zeroed`]) allocates: these words are spoken
+//! inside other people's programs, by threads that own neither thread-local storage nor a libc.
 #![no_std]
 
 extern crate alloc;

@@ -85,12 +85,11 @@ impl Pager {
     fn find_wiped(&self, steps: &mut Steps) {
         let mut n = 0usize;
         let listed = maps::wiped_on_fork(|span| {
-            match n.checked_sub(1).and_then(|last| steps.wiped.get_mut(last)) {
-                Some(last) if last.end == span.start => {
-                    last.end = span.end;
-                    return;
-                }
-                _ => {}
+            if let Some(last) = n.checked_sub(1).and_then(|last| steps.wiped.get_mut(last))
+                && last.end == span.start
+            {
+                last.end = span.end;
+                return;
             }
             if let Some(wiped) = steps.wiped.get_mut(n) {
                 *wiped = span;

@@ -1,8 +1,8 @@
 //! The pager: everything that its servers, evictors and watch share.
 //!
 //! Locks, in the order they are taken: the condenser, the gate, the regions, the sweep; and by
-//! itself, where helpers are bound. The store and the pool
-//! have locks of their own inside, taken after these. Nothing else is held while waiting.
+//! itself, where helpers are bound. The store and the pool have locks of their own inside, taken
+//! after these. Nothing else is held while waiting.
 
 use crate::arena::PoolArena;
 use crate::budget::{Budget, TIERS};
@@ -23,7 +23,7 @@ use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicBool, Ordering};
 use octavo_page::{PAGE_SIZE, Unit};
 use octavo_store::{How, Scratch, Store};
-use octavo_sys::file::{self, Fd, Text};
+use octavo_sys::file::{Fd, Text};
 use octavo_sys::maps::Maps;
 use octavo_sys::task;
 
@@ -229,8 +229,7 @@ impl Pager {
 
     /// Whether the program, all its threads, has ended.
     pub(crate) fn has_ended(&self) -> bool {
-        let mut watches = [file::Watch::readable(&self.target)];
-        file::poll(&mut watches, Some(core::time::Duration::ZERO)).is_ok_and(|n| n > 0)
+        self.target.is_readable()
     }
 
     pub(crate) fn arm(&self) {

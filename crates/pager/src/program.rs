@@ -20,7 +20,7 @@ use crate::regions::Span;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use octavo_page::PAGE_SIZE;
-use octavo_sys::file::{self, Fd};
+use octavo_sys::file::Fd;
 use octavo_sys::memory::Reserve;
 use octavo_sys::scan::{PageMap, Run};
 use octavo_sys::uffd::{Event, Stopped, Uffd, feature};
@@ -95,8 +95,7 @@ impl Program {
     /// Whether there is something to [`Program::read`].
     #[must_use]
     pub fn has_events(&self) -> bool {
-        let mut watches = [file::Watch::readable(self.fd())];
-        file::poll(&mut watches, Some(core::time::Duration::ZERO)).is_ok_and(|n| n > 0)
+        self.fd().is_readable()
     }
 
     /// Faults and events, oldest faults first; empty when there is nothing.
@@ -151,10 +150,8 @@ impl Program {
         // SAFETY: the span is registered (the caller's regions say so, and EAGAIN says when they
         // may be out of date), so whoever misses a page faults, and the caller serves it from
         // staging or from where it puts the contents.
-        match unsafe { self.uffd.move_pages(from, staging.address(run.start)) } {
-            Ok(()) => (run.len(), None),
-            Err(Stopped { done, errno }) => (done / PAGE_SIZE, Some(errno)),
-        }
+        let moved = unsafe { self.uffd.move_pages(from, staging.address(run.start)) };
+        how_far(run.len(), moved)
     }
 
     /// Puts the taken pages with the numbers `run` of `staging` back to where `address` is, frames and
@@ -167,10 +164,7 @@ impl Program {
     ) -> (usize, Option<Errno>) {
         let from = staging.address(run.start)..staging.address(run.end);
         // SAFETY: the pages came from there and nobody else knows them in staging.
-        match unsafe { self.uffd.move_pages(from, address) } {
-            Ok(()) => (run.len(), None),
-            Err(Stopped { done, errno }) => (done / PAGE_SIZE, Some(errno)),
-        }
+        how_far(run.len(), unsafe { self.uffd.move_pages(from, address) })
     }
 
     /// Calls `each` with the number of every page that `staging` holds among its first `pages`.
@@ -190,9 +184,7 @@ impl Program {
     /// Whether the page at `address` is present.
     #[must_use]
     pub fn is_present(&self, address: usize) -> bool {
-        let mut runs = [Run::default(); 1];
-        let found = self.page_map.present(address..address + PAGE_SIZE, &mut runs);
-        found.is_ok_and(|(found, _)| !found.is_empty())
+        self.first_present(address..address + PAGE_SIZE).is_some()
     }
 
     /// The first present page of `span`.
@@ -253,6 +245,14 @@ impl Program {
             busy: AtomicBool::new(false),
             addresses: [const { AtomicUsize::new(0) }; BATCH],
         })
+    }
+}
+
+/// How many of `pages` pages were moved, and why no more.
+fn how_far(pages: usize, moved: core::result::Result<(), Stopped>) -> (usize, Option<Errno>) {
+    match moved {
+        Ok(()) => (pages, None),
+        Err(Stopped { done, errno }) => (done / PAGE_SIZE, Some(errno)),
     }
 }
 

@@ -6,11 +6,9 @@
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr;
+use octavo_page::config::TABLE_RESERVE;
 use octavo_page::sync::Mutex;
 use octavo_sys::memory::Reserve;
-
-/// Address space for everything that is ever allocated. Memory only where it is touched.
-const SIZE: usize = 16 << 30;
 
 struct Bump {
     /// What is left of the reserve.
@@ -39,7 +37,7 @@ impl Bump {
     fn cut(&self, layout: Layout) -> Option<usize> {
         let mut left = self.left.lock();
         if left.is_none() {
-            *left = Some(Reserve::new(SIZE, c"octavo tables").ok()?.span());
+            *left = Some(Reserve::new(TABLE_RESERVE, c"octavo tables").ok()?.span());
         }
         let left = left.as_mut()?;
         let start = left.start.checked_next_multiple_of(layout.align())?;

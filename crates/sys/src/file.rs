@@ -83,6 +83,12 @@ impl Fd {
         poll(&mut watch, Some(Duration::ZERO)).is_ok() && watch[0].found == POLLOUT
     }
 
+    /// Whether there is something to read, or an end to learn of, without waiting.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        poll(&mut [Watch::readable(self)], Some(Duration::ZERO)).is_ok_and(|n| n > 0)
+    }
+
     /// Gives the number away; the descriptor stays open.
     #[must_use]
     pub fn leak(self) -> i32 {

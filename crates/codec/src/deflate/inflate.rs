@@ -7,7 +7,7 @@
 
 use super::bits::Reader;
 use super::copy::copy_match;
-use super::encode::Lengths;
+use super::encode::{LAST_DYNAMIC, Lengths};
 use super::huffman::{BadCode, Decoder, Incomplete};
 use super::symbols::{
     DISTANCE_CLASSES, DISTANCES, END_OF_BLOCK, FIRST_LENGTH, FIXED_DISTANCE, FIXED_LITLEN,
@@ -220,7 +220,7 @@ impl Inflate {
     /// and dynamic one.
     pub(super) fn dynamic_lengths(&mut self, input: &[u8]) -> Result<Lengths, InflateError> {
         let mut reader = Reader::new(input);
-        if reader.take(3) != 0b101 {
+        if u64::from(reader.take(3)) != LAST_DYNAMIC {
             return Err(InflateError::BlockType);
         }
         let mut both = [0; LITLENS + DISTANCES];
