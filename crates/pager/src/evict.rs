@@ -199,12 +199,8 @@ impl Pager {
     /// are not for this worker.
     fn take_batch(&self, worker: &Worker, batch: &mut Batch<'_>) -> Option<Swept> {
         let _gate = self.gate.write();
-        let (pick, swept) = self.next_cold(worker.is_server());
+        let (pick, swept) = self.next_cold(worker)?;
         let Some(pick) = pick else { return Some(swept) };
-        if !self.is_for(worker, &pick.span) {
-            self.sweep.lock().at = pick.span.start;
-            return None;
-        }
         if self.make_cells(&pick.span).is_err() {
             return Some(swept);
         }
@@ -258,25 +254,30 @@ impl Pager {
         assert!(scan.is_ok(), "the pages taken could not be listed: {scan:?}");
     }
 
-    /// The next pages worth taking, at most a batch, and what was swept on the way.
-    fn next_cold(&self, one_by_one: bool) -> (Option<Pick>, Swept) {
+    /// The next pages worth taking, at most a batch, and what was swept on the way. `None` when they
+    /// are not for this worker: they keep their heat for the one that takes them.
+    fn next_cold(&self, worker: &Worker) -> Option<(Option<Pick>, Swept)> {
         let regions = self.regions.lock();
         let mut sweep = self.sweep.lock();
         let mut swept = Swept::default();
         while swept.looked_at < 64 * BATCH * PAGE_SIZE {
             let Some(range) = self.next_range(&regions, &mut sweep, &mut swept) else { break };
-            let pick = self.cold_part(&range, one_by_one, sweep.retries_dense);
+            if !self.is_for(worker, &range) {
+                sweep.at = range.start;
+                return None;
+            }
+            let pick = self.cold_part(&range, worker.is_server(), sweep.retries_dense);
             swept.looked_at += range.len();
             sweep.at = range.end;
             if pick.is_some() {
-                return (pick, swept);
+                return Some((pick, swept));
             }
         }
         // No region at all counts as having gone round.
         if regions.bytes() == 0 {
             swept.passed = usize::MAX / 2;
         }
-        (None, swept)
+        Some((None, swept))
     }
 
     /// The next registered range behind the sweep that can be taken in one go: inside one mapping
