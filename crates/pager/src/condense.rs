@@ -14,7 +14,7 @@
 //! Between reading and exchanging, a page may have come back, changed and been stored again, in the
 //! very slot it had: so the hash of what is there is compared, not the number alone.
 
-use crate::pager::{Pager, Worker};
+use crate::pager::{Pager, Tier, Worker};
 use crate::program::BATCH;
 use crate::serve::RUN;
 use crate::table::{Place, Word};
@@ -46,41 +46,41 @@ impl Pager {
     /// Looks through the next megabyte, while the budget wants it; false when there is nothing to
     /// do, or somebody else is at it.
     pub(crate) fn condense_step(&self, worker: &mut Worker) -> bool {
-        if self.budget.density() == 0 {
+        let density = self.budget.density();
+        if density == 0 {
             return false;
         }
+        let tier = self.config.tiers[density];
         let Some(mut condenser) = self.condenser.try_lock() else { return false };
         if task::now() < condenser.rests_until {
             return false;
         }
         let Some(region) = self.regions.lock().at_or_after(condenser.at) else {
-            if condenser.condensed == 0 {
+            let idle = condenser.condensed == 0;
+            if idle {
                 condenser.rests_until = task::now() + REST;
             }
             (condenser.at, condenser.condensed) = (0, 0);
-            return condenser.rests_until < task::now();
+            return !idle;
         };
-        let unit = self.tier().unit.bytes();
+        let unit = tier.unit.bytes();
         let end = region.end.min(region.start + BATCH * PAGE_SIZE);
         let mut start = region.start.next_multiple_of(unit);
         while start + unit <= end {
-            condenser.condensed += self.condense(worker, start);
+            condenser.condensed += self.condense(worker, tier, start);
             start += unit;
         }
         condenser.at = end;
         true
     }
 
-    /// Condenses the unit of pages at `start`, if all are stored and that would make them smaller;
-    /// gives how many were.
-    fn condense(&self, worker: &mut Worker, start: usize) -> usize {
-        let tier = self.tier();
+    /// Condenses the unit of pages at `start`, if all are stored and not as `tier` would; gives how
+    /// many were.
+    fn condense(&self, worker: &mut Worker, tier: Tier, start: usize) -> usize {
         let Some(block) = self.block_at(start, tier.unit.pages()) else { return 0 };
         let gains = block.slots().iter().any(|slot| {
             self.store.unit_of(*slot).is_some_and(|unit| {
-                unit.codec.is_some_and(|codec| codec != tier.codec) || {
-                    !unit.same_filled() && unit.pages < block.pages
-                }
+                unit.codec.is_some_and(|codec| codec != tier.codec || unit.pages < block.pages)
             })
         });
         if !gains {
