@@ -148,9 +148,9 @@ impl Follower {
             return;
         }
         let mut bound = placement.bound.lock();
-        if let Some(cpu) = cpu_of(self.target, thread)
-            && bound.cpu != Some(cpu)
-            && task::now() > bound.free_until
+        // The look into /proc costs most, so it comes last.
+        if task::now() > bound.free_until
+            && let Some(cpu) = cpu_of(self.target, thread)
         {
             placement.bind(&mut bound, Some(cpu));
         }
