@@ -270,9 +270,11 @@ impl Pager {
     /// Gives the pages that were decoded, which start at `start`.
     fn give_run(&self, worker: &Worker, fault: Fault, start: usize, run: &Decoded) -> Answer {
         let bytes = &worker.run[..run.pages * PAGE_SIZE];
-        let there = match self.program.bring(start, bytes) {
-            Brought::All => run.pages,
-            Brought::There(n) => n,
+        let (brought, there) = match self.program.bring(start, bytes) {
+            Brought::All => (run.pages, run.pages),
+            // One was there already: another server has just brought it, or an earlier attempt of
+            // ours that an event cut short. It is noted too, or it would stop us for ever.
+            Brought::There(n) => (n, n + 1),
             // The run goes over the end of a mapping: the page alone.
             Brought::Gone if run.pages > 1 => {
                 let at = (fault.page - start) / PAGE_SIZE;
@@ -281,21 +283,23 @@ impl Pager {
             }
             other => return self.brought(fault, other, 0),
         };
-        self.budget.took(there as i64);
-        self.counters.neighbours.add(there.saturating_sub(1) as u64);
-        for (n, slot) in run.slots.iter().enumerate().take(there) {
+        self.budget.took(brought as i64);
+        self.counters.neighbours.add(brought.saturating_sub(1) as u64);
+        for (n, slot) in run.slots.iter().enumerate().take(there.min(run.pages)) {
             self.note_back(fault, start + n * PAGE_SIZE, *slot, run.streams);
         }
-        if fault.page < start + there * PAGE_SIZE {
-            return Answer::Done;
+        if fault.page >= start + there * PAGE_SIZE {
+            return Answer::Again;
         }
-        // Stopped at a page that another server has just brought.
-        Answer::Again
+        if fault.page == start + brought * PAGE_SIZE {
+            self.program.wake(fault.page);
+        }
+        Answer::Done
     }
 
     fn give_page(&self, fault: Fault, slot: SlotId, page: &[u8], streams: bool) -> Answer {
         let brought = self.program.bring(fault.page, page);
-        if brought == Brought::All {
+        if matches!(brought, Brought::All | Brought::There(_)) {
             self.note_back(fault, fault.page, slot, streams);
         }
         self.brought(fault, brought, 1)
