@@ -287,6 +287,7 @@ def programs():
         c_program("heap"),
         c_program("heap_jemalloc", **jemalloc, short=True, fits=True),
         c_program("nolibc", short=True),
+        c_program("thread_ends", short=True),
         c_program("fresh_writer", "1G"),
         c_program("fresh_writer", "256M", entry="fresh_writer_short", short=True),
         c_program("populate", "1G"),

@@ -21,6 +21,7 @@ use crate::pager::{Pager, Worker};
 use crate::program::{BATCH, Held};
 use crate::regions::{Regions, Span};
 use crate::serve::WARM;
+use crate::start::{self, PINS};
 use crate::table::{Place, Word};
 use core::time::Duration;
 use octavo_page::sync::atomic::{AtomicU32, Ordering};
@@ -200,10 +201,14 @@ impl Pager {
     fn take_batch(&self, worker: &Worker, batch: &mut Batch<'_>) -> Option<Swept> {
         let _gate = self.gate.write();
         let (pick, swept) = self.next_cold(worker)?;
-        let Some(pick) = pick else { return Some(swept) };
+        let Some(mut pick) = pick else { return Some(swept) };
         if self.make_cells(&pick.span).is_err() {
             return Some(swept);
         }
+        let taking = PINS.begin_taking();
+        taking.each_within(&pick.span.clone(), start::has_thread, |page| {
+            pick.stays[(page - pick.span.start) / PAGE_SIZE] = true;
+        });
         batch.start = pick.span.start;
         let mut next = 0;
         while let Some(run) = pick.run_from(next) {
@@ -218,6 +223,7 @@ impl Pager {
                 break;
             }
         }
+        drop(taking);
         self.mark_parked(batch);
         Some(swept)
     }

@@ -18,6 +18,7 @@
 
 use crate::arena::PoolArena;
 use crate::pager::{Config, Pager, Parts, Worker};
+use crate::pins::Pins;
 use crate::placement::Follower;
 use crate::program::Program;
 use crate::regions::Span;
@@ -111,6 +112,28 @@ pub fn before_end() {
 pub fn is_managed() -> bool {
     CONTROL.started.load(Ordering::Acquire) == RUNNING
         && CONTROL.process.load(Ordering::Relaxed) == i64::from(task::pid())
+}
+
+/// Where the kernel writes when a thread of this process has ended.
+pub(crate) static PINS: Pins = Pins::new();
+
+/// Has the calling thread's block stay where the kernel finds it at the thread's end. Called by
+/// each thread first of all.
+pub fn pin_thread() {
+    /// libc has the thread's id, which is cleared at its end, in the 16 bytes before its list of
+    /// robust locks: so has glibc since 2.4, by the layout that its debugger interface knows.
+    const ID_BEFORE: usize = 16;
+    let Some(list) = task::robust_list() else { return };
+    let thread = task::id() as u32;
+    let first = (list.start - ID_BEFORE) & !(PAGE_SIZE - 1);
+    for page in (first..list.end).step_by(PAGE_SIZE) {
+        PINS.pin(page, thread, task::yield_now);
+    }
+}
+
+/// Whether the managed process has this thread.
+pub(crate) fn has_thread(thread: u32) -> bool {
+    task::has_thread(CONTROL.process.load(Ordering::Relaxed) as i32, thread)
 }
 
 /// Whether `bytes` more at once would come near the limit.

@@ -1,7 +1,9 @@
 //! The functions of libc that this object stands in for. See the table in the crate's page.
 #![allow(unsafe_code)] // C functions, called by other people's programs
 
-use core::ffi::{c_int, c_void};
+use core::arch::naked_asm;
+use core::ffi::{c_char, c_int, c_void};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use octavo_pager::start;
 use syscalls::{Errno, Sysno, syscall};
 
@@ -15,6 +17,9 @@ const MAP_FAILED: *mut c_void = usize::MAX as *mut c_void;
 
 unsafe extern "C" {
     fn __errno_location() -> *mut c_int;
+    fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *mut c_void;
+    fn malloc(bytes: usize) -> *mut c_void;
+    fn free(block: *mut c_void);
 }
 
 /// What a C function returns: the value, or `failed` with `errno` set.
@@ -104,4 +109,84 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     // SAFETY: the same call by its other name.
     unsafe { _exit(status) }
+}
+
+type Create = unsafe extern "C" fn(*mut c_void, *const c_void, StartRoutine, *mut c_void) -> c_int;
+type StartRoutine = extern "C" fn(*mut c_void) -> *mut c_void;
+
+/// libc's own `pthread_create`.
+fn create() -> Option<Create> {
+    const RTLD_NEXT: *mut c_void = usize::MAX as *mut c_void;
+    static FOUND: AtomicUsize = AtomicUsize::new(0);
+    let mut found = FOUND.load(Ordering::Relaxed);
+    if found == 0 {
+        // SAFETY: the name is a string.
+        found = unsafe { dlsym(RTLD_NEXT, c"pthread_create".as_ptr()) } as usize;
+        FOUND.store(found, Ordering::Relaxed);
+    }
+    // SAFETY: libc's function has this type; a missing one is zero, which is `None`.
+    unsafe { core::mem::transmute::<usize, Option<Create>>(found) }
+}
+
+/// What a new thread is to run.
+#[repr(C)]
+struct Begin {
+    start: usize,
+    argument: *mut c_void,
+}
+
+/// # Safety
+/// As of pthread_create(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut c_void,
+    attributes: *const c_void,
+    start: StartRoutine,
+    argument: *mut c_void,
+) -> c_int {
+    let Some(create) = create() else { return Errno::ENOSYS.into_raw() };
+    if !start::is_managed() {
+        // SAFETY: the caller's own call.
+        return unsafe { create(thread, attributes, start, argument) };
+    }
+    // The program's own heap: ours gives nothing back.
+    // SAFETY: an ordinary allocation.
+    let begin = unsafe { malloc(size_of::<Begin>()) }.cast::<Begin>();
+    if begin.is_null() {
+        return Errno::EAGAIN.into_raw();
+    }
+    // SAFETY: the block is fresh and large enough; the thread frees it, or we when there is none.
+    unsafe {
+        begin.write(Begin { start: start as usize, argument });
+        let error = create(thread, attributes, begin_thread, begin.cast());
+        if error != 0 {
+            free(begin.cast());
+        }
+        error
+    }
+}
+
+/// A thread's first function: it leaves no frame behind, so that `pthread_exit` unwinds, and a
+/// debugger sees, the program's own frames alone.
+#[unsafe(naked)]
+extern "C" fn begin_thread(begin: *mut c_void) -> *mut c_void {
+    naked_asm!(
+        "sub rsp, 8",
+        "call {enter}",
+        "add rsp, 8",
+        "mov rdi, rdx",
+        "jmp rax",
+        enter = sym enter_thread,
+    )
+}
+
+/// Pins the thread's block; gives what to run, in `rax` and `rdx`.
+extern "C" fn enter_thread(begin: *mut Begin) -> Begin {
+    start::pin_thread();
+    // SAFETY: made by `pthread_create` for this thread alone.
+    unsafe {
+        let what = begin.read();
+        free(begin.cast());
+        what
+    }
 }

@@ -9,6 +9,7 @@
 //! | `madvise` | `MADV_POPULATE_READ` and `_WRITE` are only `MADV_WILLNEED` when memory is tight, for the same reason as `MAP_POPULATE` |
 //! | `mmap` | `MAP_POPULATE` would bring in everything in one go, past any limit; it is a hint |
 //! | `mlockall` | would lock and populate our own reserves; nothing managed leaves RAM anyway |
+//! | `pthread_create` | a new thread first pins the page in which the kernel notes its end |
 //! | `_exit`, `_Exit` | statistics are written before the process is gone |
 //!
 //! The pager's own tasks never run this code, nor any of libc's.

@@ -132,6 +132,24 @@ pub fn id() -> i32 {
     unsafe { syscall!(Sysno::gettid) }.unwrap_or(0) as i32
 }
 
+/// Whether `process` has a thread with this id; one that cannot be told of counts as there.
+#[must_use]
+pub fn has_thread(process: i32, thread: u32) -> bool {
+    // SAFETY: signal 0 is not sent.
+    let outcome = unsafe { syscall!(Sysno::tgkill, process, thread, 0usize) };
+    outcome != Err(Errno::ESRCH)
+}
+
+/// Where the head of the calling task's list of robust locks lies; `None` without one.
+#[must_use]
+pub fn robust_list() -> Option<core::ops::Range<usize>> {
+    let (mut head, mut len) = (0usize, 0usize);
+    let to = (core::ptr::from_mut(&mut head), core::ptr::from_mut(&mut len));
+    // SAFETY: the kernel writes a word to each.
+    unsafe { syscall!(Sysno::get_robust_list, 0usize, to.0, to.1) }.ok()?;
+    (head != 0).then(|| head..head + len)
+}
+
 /// Does nothing for `time`.
 pub fn sleep(time: Duration) {
     let request = [time.as_secs(), u64::from(time.subsec_nanos())];
