@@ -1,28 +1,31 @@
 //! The pool's memory: one reserved range, whose pages the kernel gives when they are touched.
 #![allow(unsafe_code)] // implements an unsafe trait and discards memory
 
+use core::ops::Range;
 use core::ptr::NonNull;
 use octavo_page::PAGE_SIZE;
-use octavo_pool::{Arena, OutOfFrames};
-use octavo_sys::Result;
-use octavo_sys::memory::Reserve;
+use octavo_pool::{Arena, OutOfFrames, RUNS};
+use octavo_sys::file::Fd;
+use octavo_sys::memory::{PARTS, Reserve};
+use octavo_sys::{Result, task};
+
+const _: () = assert!(RUNS <= PARTS, "what the pool gives back in one call goes in one call");
 
 /// See the module.
 #[derive(Debug)]
-pub struct PoolArena(Reserve);
+pub struct PoolArena {
+    reserve: Reserve,
+    me: Fd,
+}
 
 impl PoolArena {
-    /// Reserves `bytes` of address space.
+    /// Reserves `bytes` of address space for the calling process.
     ///
     /// # Errors
     /// `ENOMEM` when the address space is limited.
     pub fn new(bytes: usize) -> Result<Self> {
-        Reserve::new(bytes, c"octavo pool").map(Self)
-    }
-
-    fn part(&self, first: usize, pages: usize) -> core::ops::Range<usize> {
-        let start = self.0.start() + first * PAGE_SIZE;
-        start..start + pages * PAGE_SIZE
+        let reserve = Reserve::new(bytes, c"octavo pool")?;
+        Ok(Self { reserve, me: task::pidfd(task::pid())? })
     }
 }
 
@@ -30,19 +33,21 @@ impl PoolArena {
 // space, and known to nobody else; untouched and discarded pages read as zeros.
 unsafe impl Arena for PoolArena {
     fn base(&self) -> NonNull<u8> {
-        NonNull::new(self.0.start() as *mut u8).unwrap_or(NonNull::dangling())
+        NonNull::new(self.reserve.start() as *mut u8).unwrap_or(NonNull::dangling())
     }
 
     fn pages(&self) -> usize {
-        self.0.span().len() / PAGE_SIZE
+        self.reserve.span().len() / PAGE_SIZE
     }
 
     fn commit(&self, _first: usize, _pages: usize) -> core::result::Result<(), OutOfFrames> {
         Ok(())
     }
 
-    fn decommit(&self, first: usize, pages: usize) {
+    fn decommit(&self, runs: &[Range<u32>]) {
+        let address = |page: u32| self.reserve.start() + page as usize * PAGE_SIZE;
+        let parts = runs.iter().map(|run| address(run.start)..address(run.end));
         // SAFETY: the pool does not look at these pages until it commits them again.
-        unsafe { self.0.discard(self.part(first, pages)) };
+        unsafe { self.reserve.discard_all(&self.me, parts) };
     }
 }

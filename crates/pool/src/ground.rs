@@ -88,8 +88,10 @@ impl<A: Arena> Ground<A> {
         self.arena.commit(pages.start as usize, pages.len())
     }
 
-    pub(crate) fn decommit(&self, pages: Range<u32>) {
-        self.arena.decommit(pages.start as usize, pages.len());
+    pub(crate) fn decommit(&self, runs: &[Range<u32>]) {
+        if !runs.is_empty() {
+            self.arena.decommit(runs);
+        }
     }
 
     /// Reads a tag.

@@ -40,6 +40,8 @@ use crate::{AllocError, Arena, Limit, OutOfFrames};
 use octavo_page::Handle;
 use stock::Stock;
 
+pub use stock::RUNS;
+
 const HOLE: u32 = 1 << 31;
 const AFTER_HOLE: u32 = 1 << 30;
 const SLACK_SHIFT: u32 = 28;
@@ -477,11 +479,11 @@ impl<A: Arena> Held<'_, A> {
         let (ground, stock) = (self.ground, &mut self.lane.stock);
         let take = |stock: &mut Stock| {
             let commit = |gap| ground.commit(gap);
-            stock.take(pages.clone(), commit, |run| ground.decommit(run))
+            stock.take(pages.clone(), commit, |run| ground.decommit(&[run]))
         };
         let mut done = take(stock);
         if done.is_err() && stock.pages() > 0 {
-            stock.clear(0..u32::MAX, |run| ground.decommit(run));
+            stock.clear(0..u32::MAX, |runs| ground.decommit(runs));
             done = take(stock);
         }
         self.lane.count.spare_pages = self.lane.stock.pages();
@@ -492,9 +494,9 @@ impl<A: Arena> Held<'_, A> {
         let ground = self.ground;
         if keep {
             let limit = self.lane.count.in_use() >> SPARE_SHIFT;
-            self.lane.stock.put(pages, limit, |run| ground.decommit(run));
+            self.lane.stock.put(pages, limit, |runs| ground.decommit(runs));
         } else {
-            ground.decommit(pages);
+            ground.decommit(&[pages]);
         }
         self.lane.count.spare_pages = self.lane.stock.pages();
     }
@@ -502,7 +504,7 @@ impl<A: Arena> Held<'_, A> {
     /// Gives up what is in stock of `pages`.
     fn clear_stock(&mut self, pages: Range<u32>) {
         let ground = self.ground;
-        self.lane.stock.clear(pages, |run| ground.decommit(run));
+        self.lane.stock.clear(pages, |runs| ground.decommit(runs));
         self.lane.count.spare_pages = self.lane.stock.pages();
     }
 

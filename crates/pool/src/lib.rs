@@ -45,9 +45,11 @@ mod stats;
 mod zspages;
 
 pub use error::{AllocError, BadHandle, ChainLengthError, ConfigError, Limit, OutOfFrames};
+pub use lane::RUNS;
 pub use stats::Stats;
 
 use alloc::boxed::Box;
+use core::ops::Range;
 use core::ptr::NonNull;
 use octavo_page::sync::Mutex;
 use octavo_page::{Handle, Unit};
@@ -96,9 +98,10 @@ pub unsafe trait Arena: Send + Sync {
     /// There are not that many frames; nothing has changed.
     fn commit(&self, first: usize, pages: usize) -> Result<(), OutOfFrames>;
 
-    /// Takes the frames of `pages` pages from page `first` on, all of them backed now. The pool
-    /// does not touch them until the next commit. A run may be part of one commit or of several.
-    fn decommit(&self, first: usize, pages: usize);
+    /// Takes the frames of the pages in `runs`, disjoint, not empty, at most [`RUNS`] of them, all
+    /// backed now. The pool does not touch them until the next commit. A run may be part of one
+    /// commit or of several.
+    fn decommit(&self, runs: &[Range<u32>]);
 }
 
 /// The longest run of side by side pages that objects share, as zsmalloc counts it: in units, so

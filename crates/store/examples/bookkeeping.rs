@@ -11,6 +11,7 @@ use octavo_page::{PAGE_SIZE, SlotId, Unit};
 use octavo_pool::{Arena, ChainLength, OutOfFrames};
 use octavo_store::{Config, How, PutError, Scratch, Store};
 use std::alloc::Layout;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
@@ -35,7 +36,7 @@ unsafe impl Arena for Plain {
     fn commit(&self, _first: usize, _pages: usize) -> Result<(), OutOfFrames> {
         Ok(())
     }
-    fn decommit(&self, _first: usize, _pages: usize) {}
+    fn decommit(&self, _runs: &[Range<u32>]) {}
 }
 
 fn arena(pages: usize) -> Plain {

@@ -3,11 +3,15 @@
 //! None of them reaches a child (`MADV_DONTFORK`), none is dumped, none uses huge pages.
 #![allow(unsafe_code)] // makes and discards mappings that only this project knows
 
+use crate::file::Fd;
 use crate::{Errno, Result};
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use octavo_page::PAGE_SIZE;
 use syscalls::{Sysno, syscall};
+
+/// Parts given back at once, at most.
+pub const PARTS: usize = 64;
 
 /// A private anonymous range of our own, mapped until the address space ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +62,32 @@ impl Reserve {
         // The range is ours and mapped: this fails only when locked by mlockall, and then the
         // memory merely stays.
         let _ = advise(part, advice::DONTNEED);
+    }
+
+    /// As [`Reserve::discard`] for each of `parts`, at most [`PARTS`], with one TLB flush for all
+    /// where the kernel can (6.13 and later). `me` is a descriptor of the calling process.
+    ///
+    /// # Panics
+    /// When a part is not inside, or there are too many.
+    ///
+    /// # Safety
+    /// As of [`Reserve::discard`].
+    pub unsafe fn discard_all(&self, me: &Fd, parts: impl Iterator<Item = Range<usize>> + Clone) {
+        let (mut vector, mut n) = ([[0usize; 2]; PARTS], 0);
+        for part in parts.clone() {
+            let inside = self.0.start <= part.start && part.end <= self.0.end;
+            assert!(inside, "discard outside a reserve");
+            vector[n] = [part.start, part.len()];
+            n += 1;
+        }
+        let (at, bytes) = (vector.as_ptr(), vector.iter().map(|[_, len]| len).sum());
+        // SAFETY: the kernel reads `n` parts, which are ours, and the caller's promise.
+        let done =
+            unsafe { syscall!(Sysno::process_madvise, me.raw(), at, n, advice::DONTNEED, 0usize) };
+        if done != Ok(bytes) {
+            // SAFETY: the caller's promise.
+            parts.for_each(|part| unsafe { self.discard(part) });
+        }
     }
 
     /// Names only help whoever reads the maps; kernels without them refuse, harmlessly.

@@ -4,6 +4,7 @@
 use octavo_page::PAGE_SIZE;
 use octavo_pool::{Arena, OutOfFrames};
 use std::alloc::{Layout, alloc_zeroed};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -36,7 +37,7 @@ unsafe impl Arena for Space {
         Ok(())
     }
 
-    fn decommit(&self, _: usize, _: usize) {
+    fn decommit(&self, _: &[Range<u32>]) {
         self.calls[1].fetch_add(1, Relaxed);
     }
 }

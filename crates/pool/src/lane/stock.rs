@@ -6,8 +6,8 @@
 
 use core::ops::Range;
 
-/// Most runs.
-const RUNS: usize = 64;
+/// Most runs; so many are given back at once.
+pub const RUNS: usize = 64;
 /// Most pages in a run that can be taken: those of the largest zspage.
 const MASK_BITS: u32 = 256;
 
@@ -28,15 +28,26 @@ impl Stock {
         self.pages as usize
     }
 
-    /// Keeps a run; gives the oldest ones to `drop` until no more than `limit` pages are left.
-    pub(crate) fn put(&mut self, run: Range<u32>, limit: usize, mut drop: impl FnMut(Range<u32>)) {
-        if self.count == RUNS {
-            drop(self.pop_oldest());
+    /// Keeps a run, unless it is longer than `limit` pages by itself. When there is more than `limit`
+    /// then, or too many runs, the oldest go to `drop` until about half are left: many at once cost
+    /// little more than one.
+    pub(crate) fn put(
+        &mut self,
+        run: Range<u32>,
+        limit: usize,
+        mut drop: impl FnMut(&[Range<u32>]),
+    ) {
+        let more = if run.len() > limit { 0 } else { run.len() };
+        if self.count == RUNS || self.pages() + more > limit {
+            let half = limit.div_ceil(2).max(more);
+            let (mut dropped, mut n) = ([const { 0..0 }; RUNS], 0);
+            while self.count > RUNS / 2 || (self.count > 0 && self.pages() + more > half) {
+                dropped[n] = self.pop_oldest();
+                n += 1;
+            }
+            drop(&dropped[..n]);
         }
-        self.push(run);
-        while self.pages() > limit {
-            drop(self.pop_oldest());
-        }
+        if more > 0 { self.push(run) } else { drop(&[run]) }
     }
 
     /// Calls `gap` for each part of `run` that is not in stock. When all succeed, takes the others
@@ -66,19 +77,22 @@ impl Stock {
 
     /// Takes everything of `range` out of stock and gives it to `drop`. Runs lie all inside it or
     /// all outside.
-    pub(crate) fn clear(&mut self, range: Range<u32>, mut drop: impl FnMut(Range<u32>)) {
+    pub(crate) fn clear(&mut self, range: Range<u32>, drop: impl FnOnce(&[Range<u32>])) {
+        let (mut dropped, mut n) = ([const { 0..0 }; RUNS], 0);
         let mut kept = 0;
         for at in 0..self.count {
             let (start, end) = self.runs[at];
             if range.contains(&start) {
                 self.pages -= end - start;
-                drop(start..end);
+                dropped[n] = start..end;
+                n += 1;
             } else {
                 self.runs[kept] = (start, end);
                 kept += 1;
             }
         }
         self.count = kept;
+        drop(&dropped[..n]);
     }
 
     /// Which pages of `run` are in stock.
@@ -162,7 +176,9 @@ mod tests {
                 let run = start..start + len;
                 let free = run.clone().all(|page| !used.contains(&page));
                 if op == 3 {
-                    stock.clear(0..u32::MAX, |gone| gone.for_each(|p| assert!(backed.remove(&p))));
+                    stock.clear(0..u32::MAX, |gone| {
+                        gone.iter().cloned().flatten().for_each(|p| assert!(backed.remove(&p)));
+                    });
                     prop_assert_eq!(&backed, &used);
                 } else if op == 2 && free {
                     // Fails when it has to back more than `limit` pages.
@@ -184,7 +200,9 @@ mod tests {
                     }
                 } else if run.clone().all(|page| used.contains(&page)) {
                     run.clone().for_each(|page| assert!(used.remove(&page)));
-                    stock.put(run, limit, |gone| gone.for_each(|p| assert!(backed.remove(&p))));
+                    stock.put(run, limit, |gone| {
+                        gone.iter().cloned().flatten().for_each(|p| assert!(backed.remove(&p)));
+                    });
                     prop_assert!(stock.pages() <= limit);
                 }
                 prop_assert!(used.is_subset(&backed));

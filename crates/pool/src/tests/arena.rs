@@ -2,7 +2,8 @@
 //! come and go, and runs out of frames when told to.
 #![allow(unsafe_code)] // an arena for tests
 
-use crate::{Arena, OutOfFrames};
+use crate::{Arena, OutOfFrames, RUNS};
+use core::ops::Range;
 use core::ptr::NonNull;
 use octavo_page::PAGE_SIZE;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -85,14 +86,18 @@ unsafe impl Arena for TestArena {
         Ok(())
     }
 
-    fn decommit(&self, first: usize, pages: usize) {
-        assert!(pages > 0);
+    fn decommit(&self, runs: &[Range<u32>]) {
+        assert!((1..=RUNS).contains(&runs.len()));
         let mut state = self.state.lock().expect("lock");
-        self.fill(first, pages, 0xdb);
-        for page in &mut state.backed[first..first + pages] {
-            assert!(*page, "decommitted twice");
-            *page = false;
+        for run in runs {
+            assert!(!run.is_empty());
+            let (first, pages) = (run.start as usize, run.len());
+            self.fill(first, pages, 0xdb);
+            for page in &mut state.backed[first..first + pages] {
+                assert!(*page, "decommitted twice");
+                *page = false;
+            }
+            state.frames = state.frames.saturating_add(pages);
         }
-        state.frames = state.frames.saturating_add(pages);
     }
 }

@@ -8,6 +8,7 @@ use octavo_page::{PAGE_SIZE, Unit};
 use octavo_pool::{Arena, OutOfFrames};
 use octavo_store::{Config, Scratch, Store};
 use std::alloc::Layout;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
@@ -98,14 +99,17 @@ unsafe impl Arena for TestArena {
         Ok(())
     }
 
-    fn decommit(&self, first: usize, pages: usize) {
-        assert!(first + pages <= self.0.pages);
-        // SAFETY: in the arena, and the pool does not touch it now. What reads it all the same
-        // shall find rubbish.
-        unsafe {
-            self.0.base.add(first * PAGE_SIZE).write_bytes(0xdd, pages * PAGE_SIZE);
+    fn decommit(&self, runs: &[Range<u32>]) {
+        for run in runs {
+            assert!(run.end as usize <= self.0.pages);
+            // SAFETY: in the arena, and the pool does not touch it now. What reads it all the same
+            // shall find rubbish.
+            unsafe {
+                let start = self.0.base.add(run.start as usize * PAGE_SIZE);
+                start.write_bytes(0xdd, run.len() * PAGE_SIZE);
+            }
+            self.0.frames_left.fetch_add(run.len() as isize, Ordering::Relaxed);
         }
-        self.0.frames_left.fetch_add(pages as isize, Ordering::Relaxed);
     }
 }
 
