@@ -8,7 +8,7 @@ use memmap2::MmapMut;
 use octavo_sys::Errno;
 use octavo_sys::file::{Watch, poll};
 use octavo_sys::task::{self, CpuSet};
-use octavo_sys::uffd::{Event, Span, Uffd, feature};
+use octavo_sys::uffd::{Event, Span, Uffd, Waiters, feature};
 use std::fs;
 use std::hint::black_box;
 use std::io;
@@ -216,7 +216,7 @@ fn answer_all(uffd: &Uffd, span: Span, source: &[u8], count: usize) -> Result<()
         for event in uffd.read(&mut events)?.iter().flatten() {
             let Event::Fault { address, .. } = event else { return Err(Errno::EINVAL) };
             let unit = address - (address - span.start) % source.len();
-            uffd.copy(unit, source).map_err(|stopped| stopped.errno)?;
+            uffd.copy(unit, source, Waiters::Wake).map_err(|stopped| stopped.errno)?;
             answered += 1;
         }
         Ok(answered < count)

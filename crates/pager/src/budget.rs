@@ -37,6 +37,7 @@ pub struct Budget {
     stored: AtomicU64,
     held: AtomicU64,
     copies: AtomicI64,
+    aside: AtomicI64,
     peak: AtomicU64,
     exceeded: AtomicU64,
 }
@@ -57,6 +58,7 @@ impl Budget {
             stored: AtomicU64::new(0),
             held: AtomicU64::new(0),
             copies: AtomicI64::new(0),
+            aside: AtomicI64::new(0),
             peak: AtomicU64::new(0),
             exceeded: AtomicU64::new(0),
         }
@@ -109,6 +111,12 @@ impl Budget {
         self.copies.fetch_add(more, Ordering::Relaxed);
     }
 
+    /// Notes pages that were taken and are still to be stored, more of them or (negative) fewer: they
+    /// are used until then, but need no eviction any more.
+    pub fn set_aside(&self, more: i64) {
+        self.aside.fetch_add(more, Ordering::Relaxed);
+    }
+
     /// What the store would occupy without copies of pages that are in the program.
     fn essential(&self) -> u64 {
         let held = self.held.load(Ordering::Relaxed).max(1);
@@ -148,16 +156,32 @@ impl Budget {
         self.limit.saturating_sub(self.used())
     }
 
+    /// Whether there are such pages.
+    #[must_use]
+    pub fn has_aside(&self) -> bool {
+        self.aside() > 0
+    }
+
+    fn aside(&self) -> u64 {
+        u64::try_from(self.aside.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
     /// Whether evictors should start.
     #[must_use]
     pub fn wants_eviction(&self) -> bool {
-        self.used() + 2 * self.slack > self.limit
+        self.used() + 2 * self.slack > self.limit + self.aside()
     }
 
     /// Whether evictors should go on.
     #[must_use]
     pub fn wants_more_eviction(&self) -> bool {
-        self.used() + 3 * self.slack > self.limit
+        self.used() + 3 * self.slack > self.limit + self.aside()
+    }
+
+    /// Whether batches should still be set aside.
+    #[must_use]
+    pub fn wants_batches(&self) -> bool {
+        self.used() + 5 * self.slack > self.limit + self.aside()
     }
 
     /// Whether `pages` more have to wait for an eviction.

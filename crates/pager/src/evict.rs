@@ -18,13 +18,14 @@
 //! over. The server beside a lone thread flushes its own CPU alone: it chooses page by page.
 
 use crate::pager::{Pager, Worker};
-use crate::program::{BATCH, Held};
+use crate::program::{BATCH, Staging};
 use crate::regions::{Regions, Span};
 use crate::serve::WARM;
 use crate::start::{self, PINS};
 use crate::table::{Place, Word};
 use core::time::Duration;
 use octavo_page::sync::atomic::{AtomicU32, Ordering};
+use octavo_page::sync::{Mutex, MutexGuard};
 use octavo_page::{PAGE_SIZE, Unit};
 use octavo_store::PutError;
 use octavo_sys::{Errno, task};
@@ -95,6 +96,8 @@ pub enum Evicted {
     Pages(usize),
     /// Nothing yet, but there is more to look at.
     Nothing,
+    /// Every area is in use: others evict.
+    Busy,
     /// The sweep has gone through everything without freeing a page.
     Stuck,
     /// The next pages lie scattered, and are left to the server.
@@ -108,6 +111,10 @@ struct Pick {
 }
 
 impl Pick {
+    fn address(&self, at: usize) -> usize {
+        self.span.start + at * PAGE_SIZE
+    }
+
     /// The first run of pages to take at or behind page number `at` of the span.
     fn run_from(&self, at: usize) -> Option<core::ops::Range<usize>> {
         let pages = &self.stays[..self.span.len() / PAGE_SIZE];
@@ -117,32 +124,68 @@ impl Pick {
     }
 }
 
-/// The pages of one batch, between being taken and being stored.
+/// A place for one batch, between being taken and being stored. Whoever works on it has the lock; a
+/// batch that was set aside is there without anybody.
+#[derive(Debug)]
+pub(crate) struct Area {
+    pub staging: Staging,
+    taken: Mutex<Taken>,
+}
+
+impl Area {
+    pub fn new(staging: Staging) -> Self {
+        let none = Taken { pages: 0, was: [None; BATCH], count: 0, swept: Swept::default() };
+        Self { staging, taken: Mutex::new(none) }
+    }
+}
+
+/// The pages of a batch.
+#[derive(Debug)]
+struct Taken {
+    /// Places that were filled; 0 when the area is empty.
+    pages: usize,
+    /// What each page was; `None` where there was none, and once it is settled.
+    was: [Option<Place>; BATCH],
+    /// Pages that were there.
+    count: usize,
+    /// What the sweep went over to find them.
+    swept: Swept,
+}
+
+/// A batch that somebody works on.
 pub(crate) struct Batch<'a> {
-    pub staging: Held<'a>,
+    pub staging: &'a Staging,
     /// Number of the first page of the staging area, as in [`Place::Parked`].
     base: u32,
-    start: usize,
-    /// Pages gone through, present or not.
-    pub pages: usize,
-    /// What each page was; `None` where there was none, and once it is settled.
-    pub was: [Option<Place>; BATCH],
+    taken: MutexGuard<'a, Taken>,
     /// Why the store did not take a page.
     pub refused: [Option<PutError>; BATCH],
     pub freed: usize,
 }
 
 impl Batch<'_> {
-    const fn address(&self, at: usize) -> usize {
-        self.start + at * PAGE_SIZE
+    /// Places that were filled; of some the page was gone.
+    pub fn pages(&self) -> usize {
+        self.taken.pages
+    }
+
+    /// What page number `at` was.
+    pub fn was(&self, at: usize) -> Option<Place> {
+        self.taken.was[at]
+    }
+
+    pub fn note(&mut self, at: usize, was: Option<Place>) {
+        self.taken.was[at] = was;
     }
 
     /// Whether page number `at` starts a unit whose pages were all taken and are still to be stored.
     pub fn has_unit(&self, at: usize, unit: Unit) -> bool {
         let pages = at..at + unit.pages();
-        pages.end <= self.pages
-            && self.address(at).is_multiple_of(unit.bytes())
-            && self.was[pages].iter().all(Option::is_some)
+        let start = self.staging.address_of(at);
+        pages.end <= self.pages()
+            && start.is_multiple_of(unit.bytes())
+            && self.taken.was[pages.clone()].iter().all(Option::is_some)
+            && pages.zip(0..).all(|(at, n)| self.staging.address_of(at) == start + n * PAGE_SIZE)
     }
 
     pub fn parked(&self, at: usize) -> Word {
@@ -151,30 +194,72 @@ impl Batch<'_> {
 }
 
 impl Pager {
-    /// Takes one batch of cold pages out and stores it.
+    /// Stores a batch that was set aside, or takes one of cold pages out and stores it.
     pub fn evict_step(&self, worker: &mut Worker) -> Evicted {
+        if let Some(evicted) = self.store_aside(worker) {
+            return evicted;
+        }
+        match self.take_one(worker) {
+            Ok(batch) => self.finish(worker, batch),
+            Err(evicted) => evicted,
+        }
+    }
+
+    /// Stores a batch that was set aside, if there is one.
+    fn store_aside(&self, worker: &mut Worker) -> Option<Evicted> {
+        let batch = self.batch(|taken| taken.pages > 0)?;
+        Some(self.finish(worker, batch))
+    }
+
+    /// Takes a batch out and leaves it to the evictors: to compress is work for another CPU. Taking
+    /// and storing alternate, since the kernel flushes TLBs for each stretch that is taken, and a
+    /// flush is an interrupt on every CPU where a helper runs, and next to nothing while they sleep.
+    pub(crate) fn set_aside(&self, worker: &mut Worker) {
+        if !worker.takes {
+            worker.takes = self.budget.wants_more_eviction() && !self.budget.has_aside();
+        }
+        if worker.takes && (!self.budget.wants_batches() || self.take_one(worker).is_err()) {
+            worker.takes = false;
+            self.bell.ring();
+        }
+    }
+
+    /// The first area that nobody has and that holds what is wanted.
+    fn batch(&self, wanted: impl Fn(&Taken) -> bool) -> Option<Batch<'_>> {
+        self.areas.iter().enumerate().find_map(|(n, area)| {
+            let taken = area.taken.try_lock().filter(|taken| wanted(taken))?;
+            let base = (n * BATCH) as u32;
+            let staging = &area.staging;
+            Some(Batch { staging, base, taken, refused: [None; BATCH], freed: 0 })
+        })
+    }
+
+    /// Takes one batch out.
+    fn take_one(&self, worker: &Worker) -> Result<Batch<'_>, Evicted> {
         if self.is_stuck() && task::now() < self.sweep.lock().rests_until {
-            return Evicted::Stuck;
+            return Err(Evicted::Stuck);
         }
-        let Some(staging) = self.staging_of(worker.number).hold() else { return Evicted::Nothing };
-        let base = (worker.number * BATCH) as u32;
-        let mut batch = Batch {
-            staging,
-            base,
-            start: 0,
-            pages: 0,
-            was: [None; BATCH],
-            refused: [None; BATCH],
-            freed: 0,
+        let Some(mut batch) = self.batch(|taken| taken.pages == 0) else {
+            return Err(Evicted::Busy);
         };
-        let Some(swept) = self.take_batch(worker, &mut batch) else { return Evicted::Scattered };
-        if batch.pages > 0 {
-            self.store_batch(worker, &mut batch);
-            drop(self.gate.write()); // whoever found a page parked here is done with it now
-            self.program.empty(&batch.staging, batch.pages);
-            self.budget.took(-(batch.freed as i64));
+        let swept = self.take_batch(worker, &mut batch).ok_or(Evicted::Scattered)?;
+        if batch.pages() == 0 {
+            return Err(self.progress(swept, 0));
         }
-        self.progress(swept, batch.freed)
+        batch.taken.swept = swept;
+        self.budget.set_aside(batch.taken.count as i64);
+        Ok(batch)
+    }
+
+    /// Stores what was taken, and gives the frames back.
+    fn finish(&self, worker: &mut Worker, mut batch: Batch<'_>) -> Evicted {
+        self.store_batch(worker, &mut batch);
+        drop(self.gate.write()); // whoever found a page parked here is done with it now
+        self.program.empty(batch.staging, batch.pages());
+        self.budget.took(-(batch.freed as i64));
+        self.budget.set_aside(-(batch.taken.count as i64));
+        batch.taken.pages = 0;
+        self.progress(batch.taken.swept, batch.freed)
     }
 
     fn progress(&self, swept: Swept, freed: usize) -> Evicted {
@@ -209,17 +294,23 @@ impl Pager {
         taking.each_within(&pick.span.clone(), start::has_thread, |page| {
             pick.stays[(page - pick.span.start) / PAGE_SIZE] = true;
         });
-        batch.start = pick.span.start;
+        if !self.keep_present(&mut pick) {
+            return Some(swept);
+        }
         let mut next = 0;
         while let Some(run) = pick.run_from(next) {
-            let (pages, stopped) = self.program.take(&pick.span, run.clone(), &batch.staging);
-            batch.pages = run.start + pages;
+            let from = pick.address(run.start)..pick.address(run.end);
+            let (pages, stopped) = self.program.take(from, batch.staging, batch.pages());
+            for n in run.start..run.start + pages {
+                batch.staging.note_address(batch.taken.pages, pick.address(n));
+                batch.taken.pages += 1;
+            }
             next = run.end;
             if let Some(why) = stopped {
                 // What is pinned, shared after a fork, or locked is passed over. When an event is
                 // unread the caller catches up before the sweep comes here again.
-                let passed = batch.pages + usize::from(why != Errno::EAGAIN);
-                self.sweep.lock().at = pick.span.start + passed * PAGE_SIZE;
+                let passed = run.start + pages + usize::from(why != Errno::EAGAIN);
+                self.sweep.lock().at = pick.address(passed);
                 break;
             }
         }
@@ -243,18 +334,29 @@ impl Pager {
         self.table.get_or_make(span.end - 1).map(|_| ())
     }
 
+    /// Leaves only what is present to be taken: staging is filled without gaps, since it is emptied
+    /// with a TLB flush for each stretch. False when nothing is known of the pages.
+    fn keep_present(&self, pick: &mut Pick) -> bool {
+        let mut present = [false; BATCH];
+        let start = pick.span.start;
+        let scan = self
+            .program
+            .present(pick.span.clone(), |page| present[(page - start) / PAGE_SIZE] = true);
+        pick.stays.iter_mut().zip(present).for_each(|(stays, present)| *stays |= !present);
+        scan.is_ok()
+    }
+
     /// Marks what was really there. The gate is shut: no word changes but those we change.
     fn mark_parked(&self, batch: &mut Batch<'_>) {
-        let (start, base) = (batch.start, batch.base);
-        let (was, batch_staging) = (&mut batch.was, &*batch.staging);
+        let Batch { staging, base, taken, .. } = batch;
+        (taken.was, taken.count) = ([None; BATCH], 0);
         let mut copies = 0;
-        let scan = self.program.taken(batch_staging, batch.pages, |at| {
-            let Some(cell) = self.table.get(start + at * PAGE_SIZE) else { return };
-            let parked = Word::new(Place::Parked(base + at as u32));
-            batch_staging.note_address(at, start + at * PAGE_SIZE);
-            let place = cell.replace(parked).place();
+        let scan = self.program.taken(staging, taken.pages, |at| {
+            let Some(cell) = self.table.get(staging.address_of(at)) else { return };
+            let place = cell.replace(Word::new(Place::Parked(*base + at as u32))).place();
             copies += i64::from(matches!(place, Place::Kept(_)));
-            was[at] = Some(place);
+            taken.was[at] = Some(place);
+            taken.count += 1;
         });
         self.budget.copies(-copies);
         assert!(scan.is_ok(), "the pages taken could not be listed: {scan:?}");
@@ -272,7 +374,8 @@ impl Pager {
                 sweep.at = range.start;
                 return None;
             }
-            let pick = self.cold_part(&range, worker.is_server(), sweep.retries_dense);
+            let one_by_one = worker.is_server() || self.budget.must_wait(0);
+            let pick = self.cold_part(&range, one_by_one, sweep.retries_dense);
             swept.looked_at += range.len();
             sweep.at = range.end;
             if pick.is_some() {
@@ -361,33 +464,35 @@ impl Pager {
         }
     }
 
-    /// Whether there is work for this evictor. The last one is a reserve: memory that is not yet
-    /// registered can grow without a fault that could wait, and where that outruns the others, one
-    /// more takes CPU time from it.
-    fn wants(&self, worker: &Worker) -> bool {
-        if worker.number > 1 && worker.number == self.config.evictors() {
-            self.budget.must_wait(0)
-        } else {
-            self.budget.wants_more_eviction()
+    /// One step of this evictor; `None` when there is nothing for it. The last one is a reserve:
+    /// memory that is not yet registered can grow without a fault that could wait, and where that
+    /// outruns the others, one more takes CPU time from it.
+    fn evict_next(&self, worker: &mut Worker) -> Option<Evicted> {
+        let is_reserve = worker.number > 1 && worker.number == self.config.evictors();
+        if !self.is_armed() || (is_reserve && !self.budget.must_wait(0)) {
+            return None;
         }
+        self.store_aside(worker)
+            .or_else(|| self.budget.wants_more_eviction().then(|| self.evict_step(worker)))
     }
 
-    /// The life of an evictor: sleeps until the budget wants it, works until it does not.
+    /// The life of an evictor: sleeps until there is something to evict, works until there is not.
     pub fn run_evictor(&self, worker: &mut Worker) -> ! {
         self.placement.note_helper();
         loop {
-            while self.wants(worker) && self.is_armed() {
-                match self.evict_step(worker) {
-                    Evicted::Pages(_) => {
+            let idle = loop {
+                match self.evict_next(worker) {
+                    Some(Evicted::Pages(_)) => {
                         self.condense_step(worker);
                         self.tidy(COMPACT_MOVES);
                     }
-                    Evicted::Nothing => self.catch_up(worker),
-                    Evicted::Stuck | Evicted::Scattered => break,
+                    Some(Evicted::Nothing | Evicted::Busy) => self.catch_up(worker),
+                    Some(Evicted::Stuck | Evicted::Scattered) => break false,
+                    None => break true,
                 }
-            }
+            };
             self.tidy(COMPACT_MOVES);
-            while !self.wants(worker) && self.condense_step(worker) {}
+            while idle && self.evict_next(worker).is_none() && self.condense_step(worker) {}
             self.bell.wait();
         }
     }

@@ -13,7 +13,7 @@ use crate::regions::Span;
 use crate::table::{Place, Table};
 use octavo_page::PAGE_SIZE;
 use octavo_sys::Errno;
-use octavo_sys::uffd::{Event, Stopped, Uffd};
+use octavo_sys::uffd::{Event, Stopped, Uffd, Waiters};
 use octavo_sys::{maps, task};
 
 /// Calls of the child that are followed; a child that makes more while it is filled is ended.
@@ -128,7 +128,7 @@ impl Pager {
         debug_assert_eq!(page.len(), PAGE_SIZE);
         loop {
             let Some(at) = steps.locate(address) else { return true };
-            match child.copy(at, page) {
+            match child.copy(at, page, Waiters::Wake) {
                 Ok(()) | Err(Stopped { errno: Errno::EEXIST | Errno::ENOENT, .. }) => return true,
                 Err(Stopped { errno: Errno::EAGAIN, .. }) => self.follow(child, steps),
                 Err(Stopped { errno: Errno::ENOMEM, .. }) => task::yield_now(),

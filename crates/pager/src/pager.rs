@@ -7,10 +7,10 @@
 use crate::arena::PoolArena;
 use crate::budget::{Budget, TIERS};
 use crate::condense::Condenser;
-use crate::evict::{Bell, Sweep};
+use crate::evict::{Area, Bell, Sweep};
 use crate::gate::Gate;
 use crate::placement::Placement;
-use crate::program::{BATCH, Program, Staging};
+use crate::program::{BATCH, Program};
 use crate::regions::Regions;
 use crate::serve::{Fault, RUN, Stream};
 use crate::start::tell;
@@ -30,8 +30,9 @@ use octavo_sys::task;
 /// Evictors, at most: more than the CPUs would only wait for each other.
 pub const MAX_EVICTORS: usize = 4;
 
-/// Workers that hold staging areas: the server and the evictors.
-pub const WORKERS: usize = 1 + MAX_EVICTORS;
+/// Batches between being taken and being stored, at most: one for each evictor, one for the server,
+/// and as many again that the server has set aside.
+const AREAS: usize = 2 * (1 + MAX_EVICTORS);
 
 /// Faults read and not yet answered, at most: one for each thread that waits.
 const QUEUE: usize = 256;
@@ -87,7 +88,7 @@ pub struct Pager {
     stuck: AtomicBool,
     /// Whether the pages that the sweep has come to lie scattered.
     pub(crate) scattered: AtomicBool,
-    stagings: Box<[Staging]>,
+    pub(crate) areas: Box<[Area]>,
     armed: AtomicBool,
     pub(crate) target: Fd,
 }
@@ -101,12 +102,14 @@ pub struct Worker {
     pub(crate) stream: Stream,
     pub(crate) page: Box<[u8]>,
     pub(crate) faults: Queue,
+    /// Whether it is taking batches that others will store.
+    pub(crate) takes: bool,
     /// Where the last run of fresh pages ended: a write there goes on in order.
     pub(crate) fresh_end: usize,
 }
 
 impl Worker {
-    /// The worker with this number, below [`WORKERS`]; number 0 reads the events.
+    /// The worker with this number, at most [`MAX_EVICTORS`]; number 0 reads the events.
     #[must_use]
     pub fn new(number: usize, config: &Config) -> Self {
         Self {
@@ -116,6 +119,7 @@ impl Worker {
             stream: Stream::default(),
             page: alloc::vec![0; PAGE_SIZE].into_boxed_slice(),
             faults: Queue::default(),
+            takes: false,
             fresh_end: 0,
         }
     }
@@ -188,7 +192,8 @@ impl Pager {
     /// When the staging areas cannot be made.
     pub fn new(config: Config, parts: Parts) -> octavo_sys::Result<Self> {
         let Parts { program, maps, store, target } = parts;
-        let stagings: Result<Vec<_>, _> = (0..WORKERS).map(|_| program.staging()).collect();
+        let areas: Result<Vec<_>, _> =
+            (0..AREAS).map(|_| program.staging().map(Area::new)).collect();
         Ok(Self {
             config,
             program,
@@ -206,7 +211,7 @@ impl Pager {
             unmapped: Counter::default(),
             stuck: AtomicBool::new(false),
             scattered: AtomicBool::new(false),
-            stagings: stagings?.into_boxed_slice(),
+            areas: areas?.into_boxed_slice(),
             armed: AtomicBool::new(false),
             target,
         })
@@ -236,12 +241,9 @@ impl Pager {
         self.armed.store(true, Ordering::Release);
     }
 
-    pub(crate) fn staging_of(&self, worker: usize) -> &Staging {
-        &self.stagings[worker]
-    }
-
     pub(crate) fn note_parked_address(&self, parked: u32, address: usize) {
-        self.stagings[parked as usize / BATCH].note_address(parked as usize % BATCH, address);
+        let area = &self.areas[parked as usize / BATCH];
+        area.staging.note_address(parked as usize % BATCH, address);
     }
 
     /// How pages are compressed at present.

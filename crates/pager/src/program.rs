@@ -18,12 +18,12 @@
 
 use crate::regions::Span;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use octavo_page::PAGE_SIZE;
 use octavo_sys::file::Fd;
 use octavo_sys::memory::Reserve;
 use octavo_sys::scan::{PageMap, Run};
-use octavo_sys::uffd::{Event, Stopped, Uffd, feature};
+use octavo_sys::uffd::{Event, Stopped, Uffd, Waiters, feature};
 use octavo_sys::{Errno, Result};
 
 /// Pages taken out at once, at most: 1 MiB. One MOVE costs one TLB shootdown whatever its length.
@@ -41,7 +41,7 @@ pub const FEATURES: u64 = feature::FORK
 /// What came of bringing a page back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Brought {
-    /// All of it is there now, and who waited is awake.
+    /// All of it is there now.
     All,
     /// This many pages; then one was there already.
     There(usize),
@@ -114,44 +114,38 @@ impl Program {
         self.uffd.register(span)
     }
 
-    /// Copies `from` to the missing pages at `to`.
+    /// Copies `from` to the missing pages at `to`. Who waits there has still to be woken, without a
+    /// lock held: a woken thread may take the CPU from us at once, for as long as it likes.
     pub fn bring(&self, to: usize, from: &[u8]) -> Brought {
-        Brought::of(self.uffd.copy(to, from))
+        Brought::of(self.uffd.copy(to, from, Waiters::Leave))
     }
 
-    /// Has the page at `address` read as zeros, without memory of its own until it is written.
+    /// Has the page at `address` read as zeros, without memory of its own until it is written. As
+    /// [`Program::bring`], it wakes nobody.
     pub fn bring_zero(&self, address: usize) -> Brought {
-        Brought::of(self.uffd.zero(address..address + PAGE_SIZE))
+        Brought::of(self.uffd.zero(address..address + PAGE_SIZE, Waiters::Leave))
     }
 
-    /// Wakes who waits for the page at `address`; they look again.
-    pub fn wake(&self, address: usize) {
-        // Fails only when the range is gone, and then nobody waits.
-        let _ = self.uffd.wake(address..address + PAGE_SIZE);
-    }
-
-    /// Makes the missing page at `address` one that raises SIGBUS.
+    /// Makes the missing page at `address` one that raises SIGBUS; wakes nobody.
     pub fn poison(&self, address: usize) -> Brought {
-        Brought::of(self.uffd.poison(address..address + PAGE_SIZE))
+        Brought::of(self.uffd.poison(address..address + PAGE_SIZE, Waiters::Leave))
     }
 
-    /// Takes those present pages of `span`, at most [`BATCH`], whose number in it is in `run`, out of
-    /// the program into empty `staging`, page for page. Gives how many pages of the run were gone
-    /// through, and why no further.
-    pub fn take(
-        &self,
-        span: &Span,
-        run: Range<usize>,
-        staging: &Staging,
-    ) -> (usize, Option<Errno>) {
-        assert!(run.end * PAGE_SIZE <= span.len(), "a run past its span");
-        assert!(run.end <= BATCH, "more than a batch");
-        let from = span.start + run.start * PAGE_SIZE..span.start + run.end * PAGE_SIZE;
-        // SAFETY: the span is registered (the caller's regions say so, and EAGAIN says when they
+    /// Wakes who waits for pages of `span`; they look again.
+    pub fn wake(&self, span: Span) {
+        // Fails only when the range is gone, and then nobody waits.
+        let _ = self.uffd.wake(span);
+    }
+
+    /// Takes the pages `from` out of the program into empty `staging`, to the places from number `at`
+    /// on. Gives how many places were gone through, and why no more; those of absent pages stay empty.
+    pub fn take(&self, from: Span, staging: &Staging, at: usize) -> (usize, Option<Errno>) {
+        let pages = from.len() / PAGE_SIZE;
+        assert!(at + pages <= BATCH, "more than a batch");
+        // SAFETY: the range is registered (the caller's regions say so, and EAGAIN says when they
         // may be out of date), so whoever misses a page faults, and the caller serves it from
         // staging or from where it puts the contents.
-        let moved = unsafe { self.uffd.move_pages(from, staging.address(run.start)) };
-        how_far(run.len(), moved)
+        how_far(pages, unsafe { self.uffd.move_pages(from, staging.address(at)) })
     }
 
     /// Puts the taken pages with the numbers `run` of `staging` back to where `address` is, frames and
@@ -239,12 +233,7 @@ impl Program {
         let bin = Reserve::new(BATCH * PAGE_SIZE, c"octavo bin")?;
         self.uffd.register(pages.span())?;
         self.bin.register(bin.span())?;
-        Ok(Staging {
-            pages,
-            bin,
-            busy: AtomicBool::new(false),
-            addresses: [const { AtomicUsize::new(0) }; BATCH],
-        })
+        Ok(Staging { pages, bin, addresses: [const { AtomicUsize::new(0) }; BATCH] })
     }
 }
 
@@ -256,29 +245,20 @@ fn how_far(pages: usize, moved: core::result::Result<(), Stopped>) -> (usize, Op
     }
 }
 
-/// Where one evictor holds the pages it has taken and not yet stored.
+/// Where the pages of one batch are that were taken and not yet stored.
 #[derive(Debug)]
 pub struct Staging {
     pages: Reserve,
     bin: Reserve,
-    busy: AtomicBool,
     /// Where each taken page belongs in the program.
     addresses: [AtomicUsize; BATCH],
 }
 
 impl Staging {
-    /// Takes the area for one eviction; `None` while somebody has it.
-    pub fn hold(&self) -> Option<Held<'_>> {
-        self.busy
-            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
-            .ok()
-            .map(|_| Held(self))
-    }
-
     /// The contents of taken page number `at`.
     ///
     /// # Safety
-    /// The page is present and stays so: the caller is the holder and has seen it in
+    /// The page is present and stays so: the caller has the batch and has seen it in
     /// [`Program::taken`], or found it parked in the table and keeps the gate shut against
     /// [`Program::empty`].
     #[must_use]
@@ -314,32 +294,6 @@ impl Staging {
     }
 }
 
-/// A staging area held for one eviction.
-#[derive(Debug)]
-pub struct Held<'a>(&'a Staging);
-
-impl<'a> Held<'a> {
-    /// The area itself.
-    #[must_use]
-    pub const fn area(&self) -> &'a Staging {
-        self.0
-    }
-}
-
-impl core::ops::Deref for Held<'_> {
-    type Target = Staging;
-
-    fn deref(&self) -> &Staging {
-        self.0
-    }
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.0.busy.store(false, Ordering::Release);
-    }
-}
-
 impl crate::pager::Pager {
     /// The contents of a page taken by the evictor that owns `staging`, which has seen it there.
     pub(crate) fn staged<'a>(&self, staging: &'a Staging, at: usize, pages: usize) -> &'a [u8] {
@@ -349,9 +303,9 @@ impl crate::pager::Pager {
 
     /// The contents of a page found parked; the caller holds the gate.
     pub(crate) fn parked_page(&self, at: u32) -> &[u8] {
-        let (worker, at) = (at as usize / BATCH, at as usize % BATCH);
+        let (area, at) = (at as usize / BATCH, at as usize % BATCH);
         // SAFETY: the word said so with the gate held, and staging is emptied only after the gate
         // was shut once more.
-        unsafe { self.staging_of(worker).page(at) }
+        unsafe { self.areas[area].staging.page(at) }
     }
 }

@@ -15,6 +15,7 @@
 use crate::evict::Evicted;
 use crate::pager::{Pager, Worker};
 use crate::program::Brought;
+use crate::regions::Span;
 use crate::table::{Cell, HOTTEST, Place, Word};
 use octavo_page::sync::atomic::Ordering;
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
@@ -35,9 +36,6 @@ const STEPS: u32 = 4;
 /// Pages ahead from which on a reader counts as one that goes on in order.
 const STREAMS: usize = 4;
 
-/// Objects that compaction may move on the way to answering a fault.
-const FEW_MOVES: usize = 32;
-
 /// One fault in so many is timed: reading the clock is a system call.
 const TIMED: u64 = 8;
 
@@ -54,10 +52,17 @@ pub struct Fault {
     pub thread: u32,
 }
 
+impl Fault {
+    const fn span(self) -> Span {
+        self.page..self.page + PAGE_SIZE
+    }
+}
+
 /// What came of an attempt to answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum Answer {
-    Done,
+    /// Who waits for these pages can go on.
+    Done(Span),
     /// An event is unread.
     Stale,
     NoMemory,
@@ -66,17 +71,18 @@ enum Answer {
 }
 
 impl Pager {
-    /// Answers one fault.
+    /// Answers one fault. The thread is woken last, with nothing held: beside a lone thread the server
+    /// is off its CPU from then on until the next fault.
     pub fn answer(&self, worker: &mut Worker, fault: Fault) {
         let timed = self.counters.faults.next().is_multiple_of(TIMED);
         let start = timed.then(task::now);
         self.make_room(worker);
-        loop {
+        let ready = loop {
             let gate = self.gate.read();
             let answer = self.try_answer(worker, fault);
             drop(gate);
             match answer {
-                Answer::Done => break,
+                Answer::Done(span) => break span,
                 Answer::Again => {}
                 Answer::Stale => self.catch_up(worker),
                 Answer::NoMemory => {
@@ -85,21 +91,19 @@ impl Pager {
                     }
                 }
             }
-        }
+        };
         if let Some(start) = start {
             self.counters.fault_time.note(task::now().saturating_sub(start));
         }
+        self.program.wake(ready);
     }
 
     /// Makes sure that a few pages more stay within the limit, or finds that they cannot.
     fn make_room(&self, worker: &mut Worker) {
-        if self.budget.wants_eviction() {
-            if self.scattered.load(Ordering::Relaxed) {
-                self.evict_step(worker);
-                self.tidy(FEW_MOVES);
-            } else {
-                self.bell.ring();
-            }
+        if self.scattered.load(Ordering::Relaxed) {
+            self.set_aside(worker);
+        } else if self.budget.wants_eviction() {
+            self.bell.ring();
         }
         if !self.budget.must_wait(AHEAD as u64) {
             return;
@@ -111,7 +115,7 @@ impl Pager {
             }
             match self.evict_step(worker) {
                 Evicted::Pages(_) => {}
-                Evicted::Nothing => self.catch_up(worker),
+                Evicted::Nothing | Evicted::Busy => self.catch_up(worker),
                 Evicted::Stuck | Evicted::Scattered => break,
             }
         }
@@ -123,17 +127,14 @@ impl Pager {
             Place::Leaving => self.give_discarded(worker, fault),
             Place::Stored(slot) => self.give_stored(worker, fault, slot),
             Place::Parked(at) => self.give_parked(fault, at),
-            Place::Kept(_) => {
-                self.program.wake(fault.page);
-                Answer::Done
-            }
+            Place::Kept(_) => Answer::Done(fault.span()),
         }
     }
 
     /// A fault on a page that was being discarded: it is gone now, and new contents begin.
     fn give_discarded(&self, worker: &mut Worker, fault: Fault) -> Answer {
         let answer = self.give_fresh(worker, fault);
-        if answer == Answer::Done
+        if matches!(answer, Answer::Done(_))
             && let Some(cell) = self.table.get(fault.page)
         {
             let _ = cell.change(Word::new(Place::Leaving), Word::FRESH);
@@ -172,26 +173,22 @@ impl Pager {
         match brought {
             Brought::All => {
                 self.budget.took(pages as i64);
-                Answer::Done
+                Answer::Done(fault.page..fault.page + pages.max(1) * PAGE_SIZE)
             }
             Brought::There(n) => {
                 self.budget.took(n as i64);
-                self.program.wake(fault.page);
-                Answer::Done
+                Answer::Done(fault.page..fault.page + (n + 1) * PAGE_SIZE)
             }
             Brought::Stale => Answer::Stale,
             Brought::NoMemory => Answer::NoMemory,
-            Brought::Gone => {
-                self.program.wake(fault.page);
-                Answer::Done
-            }
+            Brought::Gone => Answer::Done(fault.span()),
         }
     }
 
     fn give_parked(&self, fault: Fault, at: u32) -> Answer {
         let parked = Word::new(Place::Parked(at));
         let answer = self.brought(fault, self.program.bring(fault.page, self.parked_page(at)), 1);
-        if answer == Answer::Done
+        if matches!(answer, Answer::Done(_))
             && let Some(cell) = self.table.get(fault.page)
             && cell.change(parked, Word::FRESH.heated(HOTTEST)).is_err()
             && let word = cell.load()
@@ -291,10 +288,7 @@ impl Pager {
         if fault.page >= start + there * PAGE_SIZE {
             return Answer::Again;
         }
-        if fault.page == start + brought * PAGE_SIZE {
-            self.program.wake(fault.page);
-        }
-        Answer::Done
+        Answer::Done(start..start + there * PAGE_SIZE)
     }
 
     fn give_page(&self, fault: Fault, slot: SlotId, page: &[u8], streams: bool) -> Answer {
@@ -342,7 +336,7 @@ impl Pager {
     /// A page whose stored bytes are damaged: SIGBUS for whoever touches it, never wrong bytes.
     fn lose(&self, fault: Fault, slot: SlotId) -> Answer {
         let answer = self.brought(fault, self.program.poison(fault.page), 0);
-        if answer == Answer::Done {
+        if matches!(answer, Answer::Done(_)) {
             self.counters.lost.add(1);
             self.store.free(&[slot]);
             if let Some(cell) = self.table.get(fault.page) {

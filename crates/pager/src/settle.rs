@@ -29,13 +29,13 @@ impl Pager {
 
     fn store_units(&self, worker: &mut Worker, batch: &mut Batch<'_>, tier: Tier) {
         let (how, unit) = (self.how(tier), tier.unit);
-        let staging = batch.staging.area();
+        let staging = batch.staging;
         let mut at = 0;
-        while at < batch.pages {
+        while at < batch.pages() {
             let mut first = [0usize; PUT_AT_ONCE];
             let mut folios: [&[u8]; PUT_AT_ONCE] = [&[]; PUT_AT_ONCE];
             let mut n = 0;
-            while at < batch.pages && n < folios.len() {
+            while at < batch.pages() && n < folios.len() {
                 if batch.has_unit(at, unit) {
                     (first[n], folios[n]) = (at, self.staged(staging, at, unit.pages()));
                     n += 1;
@@ -50,7 +50,8 @@ impl Pager {
                 match outcome {
                     Ok(slot) => self.settle_stored(batch, first, unit, slot),
                     Err(why) if unit == Unit::K4 => {
-                        (batch.was[first], batch.refused[first]) = (None, Some(why));
+                        batch.note(first, None);
+                        batch.refused[first] = Some(why);
                     }
                     Err(_) => {}
                 }
@@ -60,14 +61,14 @@ impl Pager {
 
     /// Pages that came back and were not written since: their slot is good again.
     fn settle_clean(&self, batch: &mut Batch<'_>) {
-        for at in 0..batch.pages {
-            let Some(Place::Kept(slot) | Place::Stored(slot)) = batch.was[at] else { continue };
-            if !self.store.matches(slot, self.staged(&batch.staging, at, 1)) {
+        for at in 0..batch.pages() {
+            let Some(Place::Kept(slot) | Place::Stored(slot)) = batch.was(at) else { continue };
+            if !self.store.matches(slot, self.staged(batch.staging, at, 1)) {
                 self.store.free(&[slot]);
-                batch.was[at] = Some(Place::Fresh);
+                batch.note(at, Some(Place::Fresh));
                 continue;
             }
-            batch.was[at] = None;
+            batch.note(at, None);
             batch.freed += 1;
             if self.settle(batch, at, Word::new(Place::Stored(slot))) {
                 self.counters.clean_evictions.add(1);
@@ -81,7 +82,7 @@ impl Pager {
         batch.freed += unit.pages();
         for page in 0..unit.pages() {
             let slot = slot.offset(page as u32);
-            batch.was[first + page] = None;
+            batch.note(first + page, None);
             if self.settle(batch, first + page, Word::new(Place::Stored(slot))) {
                 self.counters.evictions.add(1);
             } else {
@@ -111,8 +112,9 @@ impl Pager {
     /// each.
     fn put_back_refused(&self, worker: &mut Worker, batch: &mut Batch<'_>) {
         let mut at = 0;
-        while at < batch.pages {
-            let run = batch.refused[at..batch.pages].iter().take_while(|why| why.is_some()).count();
+        while at < batch.pages() {
+            let run =
+                batch.refused[at..batch.pages()].iter().take_while(|why| why.is_some()).count();
             at += if run == 0 { 1 } else { self.put_back_run(worker, batch, at, run) };
         }
     }
@@ -138,7 +140,7 @@ impl Pager {
         if pages == 0 {
             return 1; // brought back by a server, or discarded
         }
-        let (done, stopped) = self.program.put_back(&batch.staging, at..at + pages, address);
+        let (done, stopped) = self.program.put_back(batch.staging, at..at + pages, address);
         (at..at + done).for_each(|at| self.settle_back(batch, at));
         let brought = match stopped {
             None => return done,
@@ -146,7 +148,7 @@ impl Pager {
             Some(Errno::EEXIST) => Brought::There(0),
             // The range may have become read-only, where only a copy can go.
             Some(_) => {
-                let page = self.staged(&batch.staging, at + done, 1);
+                let page = self.staged(batch.staging, at + done, 1);
                 self.program.bring(address + done * PAGE_SIZE, page)
             }
         };

@@ -99,6 +99,15 @@ impl Message {
     }
 }
 
+/// What becomes of threads that wait for a page when it is brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Waiters {
+    /// They go on.
+    Wake = 0,
+    /// They wait on, until [`Uffd::wake`].
+    Leave = 1,
+}
+
 /// Why a copy, move or zero stopped, and how far it had come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stopped {
@@ -185,24 +194,24 @@ impl Uffd {
         ioctl(&self.0, WAKE, &mut arg)
     }
 
-    /// Fills the missing pages at `to` with copies of `from` and wakes who waits there.
+    /// Fills the missing pages at `to` with copies of `from`.
     ///
     /// # Errors
     /// `EEXIST` at a page that is there, `EAGAIN` while an event is unread, `ENOENT` where nothing
     /// is registered, `ESRCH` when the process is gone.
-    pub fn copy(&self, to: usize, from: &[u8]) -> core::result::Result<(), Stopped> {
-        let mut arg = [to as u64, from.as_ptr() as u64, from.len() as u64, 0, 0];
+    pub fn copy(&self, to: usize, from: &[u8], who: Waiters) -> core::result::Result<(), Stopped> {
+        let mut arg = [to as u64, from.as_ptr() as u64, from.len() as u64, who as u64, 0];
         let outcome = ioctl(&self.0, COPY, &mut arg);
         partial(outcome, arg[4] as i64, from.len())
     }
 
-    /// Fills the missing pages of `span` with zeros and wakes who waits there.
+    /// Fills the missing pages of `span` with zeros.
     ///
     /// # Errors
     /// As of [`Uffd::copy`].
-    pub fn zero(&self, span: Span) -> core::result::Result<(), Stopped> {
+    pub fn zero(&self, span: Span, who: Waiters) -> core::result::Result<(), Stopped> {
         let len = span.len();
-        let mut arg = [span.start as u64, len as u64, 0, 0];
+        let mut arg = [span.start as u64, len as u64, who as u64, 0];
         let outcome = ioctl(&self.0, ZEROPAGE, &mut arg);
         partial(outcome, arg[3] as i64, len)
     }
@@ -230,9 +239,9 @@ impl Uffd {
     ///
     /// # Errors
     /// As of [`Uffd::copy`].
-    pub fn poison(&self, span: Span) -> core::result::Result<(), Stopped> {
+    pub fn poison(&self, span: Span, who: Waiters) -> core::result::Result<(), Stopped> {
         let len = span.len();
-        let mut arg = [span.start as u64, len as u64, 0, 0];
+        let mut arg = [span.start as u64, len as u64, who as u64, 0];
         let outcome = ioctl(&self.0, POISON, &mut arg);
         partial(outcome, arg[3] as i64, len)
     }
