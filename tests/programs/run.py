@@ -16,6 +16,7 @@ whatever differs is a failure, and so is a program that this machine lacks.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -341,9 +342,11 @@ def status_words(raw):
 
 def managed_pss(pid):
     """PSS in bytes of what Octavo answers for: private anonymous memory that can be read and written,
-    its own pool and tables included, without stacks."""
+    its own pool and tables included, without stacks. The program stands still meanwhile: a page that
+    leaves one mapping and comes to another would count twice."""
     total, counts = 0, False
     try:
+        os.kill(pid, signal.SIGSTOP)
         with open(f"/proc/{pid}/smaps") as smaps:
             for line in smaps:
                 words = line.split()
@@ -354,6 +357,9 @@ def managed_pss(pid):
                     total += int(words[1]) * 1024
     except (OSError, ValueError):
         pass  # it has just ended
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
     return total
 
 
@@ -368,9 +374,10 @@ def wait(pid, timeout, sample=None):
         if time.monotonic() > deadline:
             os.killpg(pid, signal.SIGKILL)
             return "timeout", os.wait4(pid, 0)[2]
+        begin = time.monotonic()
         if sample:
             sample()
-        time.sleep(pause)
+        time.sleep(max(pause, 4 * (time.monotonic() - begin)))
         pause = min(pause * 1.5, 0.02)
 
 

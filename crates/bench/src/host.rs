@@ -246,9 +246,54 @@ pub fn machine() -> Machine {
     }
 }
 
+/// Anonymous memory of a process that runs under Octavo, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryUnder {
+    /// The pager's: pool, tables, pages in hand, stacks.
+    pub pagers: u64,
+    /// Everything else: the program's own.
+    pub others: u64,
+}
+
+/// Whose the memory of `pid` is. `None` when it has ended, or none of it is named as the pager's.
+#[must_use]
+pub fn memory_under_octavo(pid: u32) -> Option<MemoryUnder> {
+    sum_smaps(&fs::read_to_string(format!("/proc/{pid}/smaps")).ok()?)
+}
+
+fn sum_smaps(text: &str) -> Option<MemoryUnder> {
+    let (mut sum, mut is_pagers) = (MemoryUnder { pagers: 0, others: 0 }, false);
+    for line in text.lines() {
+        if let Some(kib) = field(line, "Anonymous:") {
+            *(if is_pagers { &mut sum.pagers } else { &mut sum.others }) += kib << 10;
+        } else if line.split_ascii_whitespace().next().is_some_and(|word| !word.ends_with(':')) {
+            is_pagers = line.contains("[anon:octavo");
+        }
+    }
+    (sum.pagers > 0).then_some(sum)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_told_apart_by_its_name() {
+        const SMAPS: &str = "\
+7f0000000000-7f0000100000 rw-p 00000000 00:00 0
+Size:               1024 kB
+Anonymous:           100 kB
+VmFlags: rd wr
+7f1000000000-7f1000100000 rw-p 00000000 00:00 0        [anon:octavo pool]
+Size:               1024 kB
+Anonymous:            40 kB
+7f2000000000-7f2000100000 rw-p 00000000 00:00 0        [anon:octavo tables]
+Anonymous:             2 kB
+";
+        let sum = sum_smaps(SMAPS).expect("a pager's memory");
+        assert_eq!((sum.pagers, sum.others), (42 << 10, 100 << 10));
+        assert_eq!(sum_smaps(SMAPS.split("7f1").next().unwrap_or("")), None);
+    }
 
     const V1: &str = "\
 30 1 0:5 / /proc rw - proc proc rw

@@ -142,7 +142,7 @@ impl Area {
 /// The pages of a batch.
 #[derive(Debug)]
 struct Taken {
-    /// Places that were filled; 0 when the area is empty.
+    /// Places gone through; 0 when the area is empty.
     pages: usize,
     /// What each page was; `None` where there was none, and once it is settled.
     was: [Option<Place>; BATCH],
@@ -164,7 +164,7 @@ pub(crate) struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Places that were filled; of some the page was gone.
+    /// Places gone through; of some the page was gone.
     pub fn pages(&self) -> usize {
         self.taken.pages
     }
@@ -220,7 +220,9 @@ impl Pager {
         }
         if worker.takes && (!self.budget.wants_batches() || self.take_one(worker).is_err()) {
             worker.takes = false;
-            self.bell.ring();
+            if self.budget.has_aside() {
+                self.bell.ring();
+            }
         }
     }
 
@@ -243,7 +245,8 @@ impl Pager {
             return Err(Evicted::Busy);
         };
         let swept = self.take_batch(worker, &mut batch).ok_or(Evicted::Scattered)?;
-        if batch.pages() == 0 {
+        if batch.taken.count == 0 {
+            batch.taken.pages = 0;
             return Err(self.progress(swept, 0));
         }
         batch.taken.swept = swept;
@@ -258,7 +261,7 @@ impl Pager {
         self.program.empty(batch.staging, batch.pages());
         self.budget.took(-(batch.freed as i64));
         self.budget.set_aside(-(batch.taken.count as i64));
-        batch.taken.pages = 0;
+        (batch.taken.pages, batch.taken.count) = (0, 0);
         self.progress(batch.taken.swept, batch.freed)
     }
 
@@ -301,11 +304,12 @@ impl Pager {
         while let Some(run) = pick.run_from(next) {
             let from = pick.address(run.start)..pick.address(run.end);
             let (pages, stopped) = self.program.take(from, batch.staging, batch.pages());
-            for n in run.start..run.start + pages {
+            next = run.end;
+            // All of the run: what was really moved is seen in staging.
+            for n in run.clone() {
                 batch.staging.note_address(batch.taken.pages, pick.address(n));
                 batch.taken.pages += 1;
             }
-            next = run.end;
             if let Some(why) = stopped {
                 // What is pinned, shared after a fork, or locked is passed over. When an event is
                 // unread the caller catches up before the sweep comes here again.

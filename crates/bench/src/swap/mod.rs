@@ -26,7 +26,6 @@ use octavo_page::{ByteSize, PAGE_SIZE};
 use pages::{Pages, PagesError};
 use peer::{PeerError, Place};
 use serde::{Serialize, Serializer};
-use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fmt;
 use std::fs;
@@ -134,9 +133,9 @@ pub enum SwapError {
     Pages(#[from] PagesError),
     /// Octavo ran the workload and did not say how.
     #[error(
-        "octavo: the workload ended without its counters; see whether the preloaded object is of this build"
+        "octavo: the workload has no memory of the pager's in it; see whether the preloaded object is of this build, and the kernel names anonymous memory (CONFIG_ANON_VMA_NAME)"
     )]
-    NoCounters,
+    NoPager,
     /// Octavo took more than the peer had, so there is nothing to compare.
     #[error("under octavo: the workload held {} MiB of memory where {} MiB were allowed", mib(*.had), mib(*.allowed))]
     OverLimit {
@@ -200,8 +199,9 @@ struct Row {
     rand_read: Figure,
     #[serde(flatten)]
     rand_write: Figure,
-    /// Bytes stored over the bytes of memory that store them.
+    /// Bytes stored over the bytes of memory that store them, everything counted, after the fill.
     ratio: Option<f64>,
+    /// Those bytes of memory.
     pool_bytes: Option<u64>,
     /// Anonymous memory of the worker, the most seen between two phases.
     anon_bytes: u64,
@@ -414,27 +414,28 @@ impl<'a> Driver<'a> {
 
     /// The workload under Octavo.
     fn octavo(&self, total: u64, threads: usize) -> Result<Sample, SwapError> {
-        let stats = tempfile::NamedTempFile::new().map_err(io_error("a temporary file"))?;
         let memory = total.to_string();
         let octavo = &self.options.octavo;
-        let before = ["run", "--memory", &memory, "--stats-json"].map(Into::into);
-        let before = [&before[..], &[stats.path().into(), "--".into(), octavo.into()]].concat();
+        let before = ["run", "--memory", &memory, "--"].map(Into::into);
+        let before = [&before[..], &[octavo.into()]].concat();
         let command = self.worker_command(octavo, &before, threads);
         let mut worker = Worker::spawn(command, "octavo".to_owned())?;
         let mut sample = Sample { total_memory: total, ..Sample::default() };
-        self.phases(&mut worker, &mut sample, |_, _| Ok(()))?;
+        let pid = worker.child.id();
+        self.phases(&mut worker, &mut sample, |phase, sample| {
+            if phase == Phase::Fill {
+                let memory = host::memory_under_octavo(pid).ok_or(SwapError::NoPager)?;
+                let stored = self.options.size.bytes().saturating_sub(memory.others);
+                sample.pool_bytes = Some(memory.pagers);
+                sample.ratio = Some(stored as f64 / memory.pagers as f64);
+            }
+            Ok(())
+        })?;
         worker.finish()?;
-        let stats = fs::read_to_string(stats.path()).map_err(io_error("--stats-json"))?;
-        let stats: Value = serde_json::from_str(&stats).map_err(|_| SwapError::NoCounters)?;
         let allowed = total + UNMANAGED;
         if sample.anon_bytes > allowed {
             return Err(SwapError::OverLimit { had: sample.anon_bytes, allowed });
         }
-        let number = |key: &str| stats[key].as_u64();
-        sample.pool_bytes = number("pool_bytes");
-        sample.ratio = number("stored_pages")
-            .zip(sample.pool_bytes.filter(|bytes| *bytes > 0))
-            .map(|(pages, bytes)| (pages * PAGE_SIZE as u64) as f64 / bytes as f64);
         Ok(sample)
     }
 
