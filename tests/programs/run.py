@@ -99,7 +99,7 @@ class Program:
     fits: bool = False  # belongs to --fits
     slow_limit: float = None  # at most so many times the plain wall
     mappings: int = None  # at most so many more mappings than alone ("mappings N" on stderr)
-    managed: bool = True  # its memory is in the first process, so that the cgroup test is fair
+    can_fit: bool = True  # its memory is in the first process and compresses: the cgroup test is fair
     plain_status: int = 0  # None: whatever it is alone
 
 
@@ -249,7 +249,7 @@ def stress(name, *args, short=False):
         lambda work: [need("stress-ng", "stress-ng"), "--temp-path", work, f"--{name}", "1", *args, "--verify"],
         stdout=stress_verdict,
         short=short,
-        managed=False,  # its workers are forked
+        can_fit=False,  # its workers are forked
     )
 
 
@@ -299,7 +299,7 @@ def programs():
                 setup=both(compiled("read_file"), generate("lines80", lines_file(80))), short=True),
         c_program("small_steps", "1G", mappings=2000),
         c_program("small_steps", "256M", entry="small_steps_short", mappings=2000, short=True),
-        c_program("incompressible", "256M", slow_limit=5),
+        c_program("incompressible", "256M", slow_limit=5, can_fit=False),
         c_program("incompressible", "64M", entry="incompressible_short", short=True),
         c_program("gather", "1G", "100000"),
         c_program("gather", "1G", "50000000", entry="gather_long", fits=True),
@@ -602,7 +602,7 @@ def main():
               p.fits if options.fits else p.short if options.short else not p.name.endswith(("_short", "_long")))]
     chosen = [p for p in chosen if p.name not in options.without.split(",")]
     if options.cgroup:
-        chosen = [p for p in chosen if p.managed]
+        chosen = [p for p in chosen if p.can_fit]
     if options.list:
         for program in chosen:
             print(program.name)
