@@ -6,6 +6,7 @@
 use octavo_page::ByteSize;
 use serde::Serialize;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Which interface a memory cgroup has.
@@ -246,31 +247,38 @@ pub fn machine() -> Machine {
     }
 }
 
-/// Anonymous memory of a process that runs under Octavo, in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MemoryUnder {
-    /// The pager's: pool, tables, pages in hand, stacks.
-    pub pagers: u64,
-    /// Everything else: the program's own.
-    pub others: u64,
+/// Anonymous memory of a process, in bytes.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Anonymous {
+    /// In the mappings that some range of addresses touches.
+    pub inside: u64,
+    /// In all others.
+    pub outside: u64,
 }
 
-/// Whose the memory of `pid` is. `None` when it has ended, or none of it is named as the pager's.
+/// Where the anonymous memory of `pid` is that is in RAM: in `range` or elsewhere. `None` when the
+/// process has ended.
 #[must_use]
-pub fn memory_under_octavo(pid: u32) -> Option<MemoryUnder> {
-    sum_smaps(&fs::read_to_string(format!("/proc/{pid}/smaps")).ok()?)
+pub fn anonymous_memory(pid: u32, range: &Range<u64>) -> Option<Anonymous> {
+    Some(sum_smaps(&fs::read_to_string(format!("/proc/{pid}/smaps")).ok()?, range))
 }
 
-fn sum_smaps(text: &str) -> Option<MemoryUnder> {
-    let (mut sum, mut is_pagers) = (MemoryUnder { pagers: 0, others: 0 }, false);
+fn sum_smaps(text: &str, range: &Range<u64>) -> Anonymous {
+    let (mut sum, mut is_inside) = (Anonymous::default(), false);
     for line in text.lines() {
         if let Some(kib) = field(line, "Anonymous:") {
-            *(if is_pagers { &mut sum.pagers } else { &mut sum.others }) += kib << 10;
-        } else if line.split_ascii_whitespace().next().is_some_and(|word| !word.ends_with(':')) {
-            is_pagers = line.contains("[anon:octavo");
+            *(if is_inside { &mut sum.inside } else { &mut sum.outside }) += kib << 10;
+        } else if let Some(mapping) = span_of(line) {
+            is_inside = mapping.start < range.end && range.start < mapping.end;
         }
     }
-    (sum.pagers > 0).then_some(sum)
+    sum
+}
+
+/// The addresses that a line of `smaps` starts with, if it starts a mapping.
+fn span_of(line: &str) -> Option<Range<u64>> {
+    let (start, end) = line.split(' ').next()?.split_once('-')?;
+    Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
 }
 
 #[cfg(test)]
@@ -278,21 +286,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_told_apart_by_its_name() {
+    fn memory_is_told_apart_by_its_address() {
         const SMAPS: &str = "\
 7f0000000000-7f0000100000 rw-p 00000000 00:00 0
 Size:               1024 kB
 Anonymous:           100 kB
 VmFlags: rd wr
-7f1000000000-7f1000100000 rw-p 00000000 00:00 0        [anon:octavo pool]
+7f0000100000-7f0000200000 rw-p 00000000 00:00 0
+Anonymous:             5 kB
+7f1000000000-7f1000100000 rw-p 00000000 00:00 0        [heap]
 Size:               1024 kB
 Anonymous:            40 kB
-7f2000000000-7f2000100000 rw-p 00000000 00:00 0        [anon:octavo tables]
-Anonymous:             2 kB
 ";
-        let sum = sum_smaps(SMAPS).expect("a pager's memory");
-        assert_eq!((sum.pagers, sum.others), (42 << 10, 100 << 10));
-        assert_eq!(sum_smaps(SMAPS.split("7f1").next().unwrap_or("")), None);
+        let sum = |range| sum_smaps(SMAPS, &range);
+        let both = Anonymous { inside: 105 << 10, outside: 40 << 10 };
+        assert_eq!(sum(0x7f00_0008_0000..0x7f00_0018_0000), both);
+        assert_eq!(sum(0..1), Anonymous { inside: 0, outside: 145 << 10 });
     }
 
     const V1: &str = "\

@@ -131,11 +131,6 @@ pub enum SwapError {
     /// The page files.
     #[error(transparent)]
     Pages(#[from] PagesError),
-    /// Octavo ran the workload and did not say how.
-    #[error(
-        "octavo: the workload has no memory of the pager's in it; see whether the preloaded object is of this build, and the kernel names anonymous memory (CONFIG_ANON_VMA_NAME)"
-    )]
-    NoPager,
     /// Octavo took more than the peer had, so there is nothing to compare.
     #[error("under octavo: the workload held {} MiB of memory where {} MiB were allowed", mib(*.had), mib(*.allowed))]
     OverLimit {
@@ -424,10 +419,13 @@ impl<'a> Driver<'a> {
         let pid = worker.child.id();
         self.phases(&mut worker, &mut sample, |phase, sample| {
             if phase == Phase::Fill {
-                let memory = host::memory_under_octavo(pid).ok_or(SwapError::NoPager)?;
-                let stored = self.options.size.bytes().saturating_sub(memory.others);
-                sample.pool_bytes = Some(memory.pagers);
-                sample.ratio = Some(stored as f64 / memory.pagers as f64);
+                // What is not the workload's memory is all Octavo's, but for a megabyte or two.
+                let (size, start) = (self.options.size.bytes(), sample.report(phase).at);
+                let memory = host::anonymous_memory(pid, &(start..start + size));
+                let memory = memory.unwrap_or_default();
+                let stored = size.saturating_sub(memory.inside);
+                sample.pool_bytes = Some(memory.outside);
+                sample.ratio = Some(stored as f64 / memory.outside.max(1) as f64);
             }
             Ok(())
         })?;
@@ -742,7 +740,7 @@ mod tests {
     use super::*;
 
     fn sample(seconds: f64) -> Sample {
-        let report = |phase| Report { phase, seconds, pages: 1_000 };
+        let report = |phase| Report { phase, seconds, pages: 1_000, at: 0 };
         let reports = Phase::ALL.into_iter().map(report).collect();
         Sample { total_memory: 1 << 20, reports, ratio: Some(2.0), ..Sample::default() }
     }

@@ -62,6 +62,8 @@ pub struct Report {
     pub seconds: f64,
     /// Pages it touched, all threads together.
     pub pages: u64,
+    /// Address of the memory.
+    pub at: u64,
 }
 
 /// Why the worker stopped.
@@ -101,7 +103,8 @@ pub fn work(job: &Job) -> Result<(), WorkerError> {
         let begin = Instant::now();
         let touched =
             run_phase(phase, &pages, job.threads, memory.as_chunks_mut().0, &mut versions)?;
-        let report = Report { phase, seconds: begin.elapsed().as_secs_f64(), pages: touched };
+        let seconds = begin.elapsed().as_secs_f64();
+        let report = Report { phase, seconds, pages: touched, at: memory.as_ptr() as u64 };
         let line = serde_json::to_string(&report).map_err(io::Error::from)?;
         writeln!(io::stdout(), "{line}")?;
     }
