@@ -51,6 +51,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Memory of a process that no limit of Octavo's counts: its stack, its libraries' data.
 const UNMANAGED: u64 = 16 << 20;
 
+/// After a phase both sides get so long to finish what they are at, before anybody looks.
+const SETTLE: Duration = Duration::from_millis(100);
+
 /// How often a wait looks for Ctrl-C.
 const GLANCE: Duration = Duration::from_millis(50);
 
@@ -462,6 +465,7 @@ impl<'a> Driver<'a> {
             assert_eq!(report.phase, phase, "driver and worker are of one build");
             sample.reports.push(report);
             sample.anon_bytes = sample.anon_bytes.max(worker.anon_bytes());
+            thread::sleep(SETTLE);
             look(phase, sample)?;
         }
         Ok(())
