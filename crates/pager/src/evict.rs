@@ -3,6 +3,7 @@
 //! ```text
 //!   pick    a run of pages that the sweep finds cold              gate shut
 //!   take    MOVE them to staging, mark each Parked                gate shut
+//!           the server leaves it at that, and an evictor goes on
 //!   store   clean ones: their old copy is good again              gate open
 //!           others: compressed, in units where all pages are there
 //!           what does not compress goes back
@@ -15,7 +16,8 @@
 //! The sweep goes through the registered ranges in order of address, second chance, with faults as
 //! the proof of heat. The kernel flushes TLBs once for each stretch it moves. An evictor, for which
 //! that is an interrupt on another CPU, takes whole megabytes, cold and hot together, or passes them
-//! over. The server beside a lone thread flushes its own CPU alone: it chooses page by page.
+//! over. The server beside a lone thread flushes its own CPU alone, while no evictor runs: it chooses
+//! page by page, and sets batches aside that evictors store while it takes no others.
 
 use crate::pager::{Pager, Worker};
 use crate::program::{BATCH, Staging};
