@@ -1,6 +1,7 @@
 """A throw-away memory cgroup, version 1 or 2, with a hard limit and no swap."""
 
 import os
+import time
 
 
 class CgroupError(Exception):
@@ -60,10 +61,13 @@ class Cgroup:
         return self
 
     def __exit__(self, *_):
-        try:
-            os.rmdir(self.path)
-        except OSError:
-            pass  # a grandchild is still in it; the name is not used again
+        """The pager leaves a moment after its program; a grandchild may stay for longer."""
+        for _attempt in range(50):
+            try:
+                return os.rmdir(self.path)
+            except OSError:
+                time.sleep(0.1)
+        raise CgroupError(f"{self.path} is still in use after five seconds: it was not removed")
 
     def enter(self):
         """Moves the calling process in. For preexec_fn."""
