@@ -117,6 +117,16 @@ impl Budget {
         self.aside.fetch_add(more, Ordering::Relaxed);
     }
 
+    /// Whether there are pages that were taken and are still to be stored.
+    #[must_use]
+    pub fn has_aside(&self) -> bool {
+        self.aside() > 0
+    }
+
+    fn aside(&self) -> u64 {
+        u64::try_from(self.aside.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
     /// What the store would occupy without copies of pages that are in the program.
     fn essential(&self) -> u64 {
         let held = self.held.load(Ordering::Relaxed).max(1);
@@ -156,32 +166,27 @@ impl Budget {
         self.limit.saturating_sub(self.used())
     }
 
-    /// Whether there are such pages.
-    #[must_use]
-    pub fn has_aside(&self) -> bool {
-        self.aside() > 0
-    }
-
-    fn aside(&self) -> u64 {
-        u64::try_from(self.aside.load(Ordering::Relaxed)).unwrap_or(0)
+    /// Whether less than `slacks` slacks would be free once what was taken is stored.
+    fn is_short_of(&self, slacks: u64) -> bool {
+        self.used() + slacks * self.slack > self.limit + self.aside()
     }
 
     /// Whether evictors should start.
     #[must_use]
     pub fn wants_eviction(&self) -> bool {
-        self.used() + 2 * self.slack > self.limit + self.aside()
+        self.is_short_of(2)
     }
 
-    /// Whether evictors should go on.
+    /// Whether evictors should go on, and the server begin to set batches aside.
     #[must_use]
     pub fn wants_more_eviction(&self) -> bool {
-        self.used() + 3 * self.slack > self.limit + self.aside()
+        self.is_short_of(3)
     }
 
-    /// Whether batches should still be set aside.
+    /// Whether the server should go on to set batches aside.
     #[must_use]
     pub fn wants_batches(&self) -> bool {
-        self.used() + 5 * self.slack > self.limit + self.aside()
+        self.is_short_of(5)
     }
 
     /// Whether `pages` more have to wait for an eviction.
