@@ -49,7 +49,7 @@ impl Pager {
                 let fault = Fault { page, write: *write, thread: *thread };
                 if worker.faults.push(fault).is_none() {
                     // No room: the thread looks again, and is told of again.
-                    self.program.wake(page..page + PAGE_SIZE);
+                    self.program.wake(fault.span());
                 }
             }
             Event::Remove(span) => self.removed(span),

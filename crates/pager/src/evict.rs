@@ -198,9 +198,10 @@ impl Batch<'_> {
 impl Pager {
     /// Stores a batch that was set aside, or takes one of cold pages out and stores it.
     pub fn evict_step(&self, worker: &mut Worker) -> Evicted {
-        if let Some(evicted) = self.store_aside(worker) {
-            return evicted;
-        }
+        self.store_aside(worker).unwrap_or_else(|| self.take_and_store(worker))
+    }
+
+    fn take_and_store(&self, worker: &mut Worker) -> Evicted {
         match self.take_one(worker) {
             Ok(batch) => self.finish(worker, batch),
             Err(evicted) => evicted,
@@ -479,7 +480,7 @@ impl Pager {
             return None;
         }
         self.store_aside(worker)
-            .or_else(|| self.budget.wants_more_eviction().then(|| self.evict_step(worker)))
+            .or_else(|| self.budget.wants_more_eviction().then(|| self.take_and_store(worker)))
     }
 
     /// The life of an evictor: sleeps until there is something to evict, works until there is not.

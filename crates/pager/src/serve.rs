@@ -53,7 +53,8 @@ pub struct Fault {
 }
 
 impl Fault {
-    const fn span(self) -> Span {
+    /// The page's addresses.
+    pub(crate) const fn span(self) -> Span {
         self.page..self.page + PAGE_SIZE
     }
 }
