@@ -4,6 +4,7 @@
 //! another form than expected is no fact, never an error: callers get `None` and say so.
 
 use octavo_page::ByteSize;
+use octavo_sys::maps;
 use serde::Serialize;
 use std::fs;
 use std::ops::Range;
@@ -259,26 +260,20 @@ pub struct Anonymous {
 /// Where the anonymous memory of `pid` is that is in RAM: in `range` or elsewhere. `None` when the
 /// process has ended.
 #[must_use]
-pub fn anonymous_memory(pid: u32, range: &Range<u64>) -> Option<Anonymous> {
+pub fn anonymous_memory(pid: u32, range: &Range<usize>) -> Option<Anonymous> {
     Some(sum_smaps(&fs::read_to_string(format!("/proc/{pid}/smaps")).ok()?, range))
 }
 
-fn sum_smaps(text: &str, range: &Range<u64>) -> Anonymous {
+fn sum_smaps(text: &str, range: &Range<usize>) -> Anonymous {
     let (mut sum, mut is_inside) = (Anonymous::default(), false);
     for line in text.lines() {
         if let Some(kib) = field(line, "Anonymous:") {
             *(if is_inside { &mut sum.inside } else { &mut sum.outside }) += kib << 10;
-        } else if let Some(mapping) = span_of(line) {
+        } else if let Some(mapping) = maps::span_of(line) {
             is_inside = mapping.start < range.end && range.start < mapping.end;
         }
     }
     sum
-}
-
-/// The addresses that a line of `smaps` starts with, if it starts a mapping.
-fn span_of(line: &str) -> Option<Range<u64>> {
-    let (start, end) = line.split(' ').next()?.split_once('-')?;
-    Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
 }
 
 #[cfg(test)]

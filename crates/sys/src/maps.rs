@@ -108,7 +108,8 @@ pub fn wiped_on_fork(mut each: impl FnMut(Range<usize>)) -> Result<()> {
 }
 
 /// The addresses that a line of `smaps` starts with, if it starts a mapping.
-fn span_of(line: &str) -> Option<Range<usize>> {
+#[must_use]
+pub fn span_of(line: &str) -> Option<Range<usize>> {
     let (start, rest) = line.split_once('-')?;
     let (end, _) = rest.split_once(' ')?;
     Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)

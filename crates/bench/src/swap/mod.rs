@@ -424,11 +424,10 @@ impl<'a> Driver<'a> {
             if phase == Phase::Fill {
                 // What is not the workload's memory is all Octavo's, but for a megabyte or two.
                 let (size, start) = (self.options.size.bytes(), sample.report(phase).at);
-                let memory = host::anonymous_memory(pid, &(start..start + size));
-                let memory = memory.unwrap_or_default();
-                let stored = size.saturating_sub(memory.inside);
-                sample.pool_bytes = Some(memory.outside);
-                sample.ratio = Some(stored as f64 / memory.outside.max(1) as f64);
+                let memory = host::anonymous_memory(pid, &(start..start + size as usize));
+                sample.pool_bytes = memory.map(|m| m.outside);
+                sample.ratio =
+                    memory.map(|m| size.saturating_sub(m.inside) as f64 / m.outside as f64);
             }
             Ok(())
         })?;

@@ -63,7 +63,7 @@ pub struct Report {
     /// Pages it touched, all threads together.
     pub pages: u64,
     /// Address of the memory.
-    pub at: u64,
+    pub at: usize,
 }
 
 /// Why the worker stopped.
@@ -104,7 +104,7 @@ pub fn work(job: &Job) -> Result<(), WorkerError> {
         let touched =
             run_phase(phase, &pages, job.threads, memory.as_chunks_mut().0, &mut versions)?;
         let seconds = begin.elapsed().as_secs_f64();
-        let report = Report { phase, seconds, pages: touched, at: memory.as_ptr() as u64 };
+        let report = Report { phase, seconds, pages: touched, at: memory.as_ptr() as usize };
         let line = serde_json::to_string(&report).map_err(io::Error::from)?;
         writeln!(io::stdout(), "{line}")?;
     }
