@@ -1,8 +1,8 @@
 /* Damages what the pager keeps of this program, then looks at all of it: every page must read as it
  * was written, or raise SIGBUS; never as something else.
  *
- * Under Octavo the pool lies in the program's own address space, in a mapping of POOL bytes at least. Prints "lost N, wrong N, right N"; exits 0 when some were lost and none was
- * wrong. */
+ * Under Octavo the pool lies in the program's own address space, in a mapping of POOL bytes at least.
+ * Prints "lost N, wrong N, right N"; exits 0 when some were lost and none was wrong. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>

@@ -15,6 +15,7 @@ extern crate std;
 
 mod bytes;
 pub mod config;
+pub mod pins;
 pub mod sync;
 pub mod zeroed;
 

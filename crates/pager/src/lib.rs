@@ -25,39 +25,20 @@
 
 extern crate alloc;
 
-// Built for the model checker, the crate is `pins` alone: the rest makes system calls.
-#[cfg(not(loom))]
 pub mod arena;
-#[cfg(not(loom))]
 pub mod budget;
-#[cfg(not(loom))]
 pub mod condense;
-#[cfg(not(loom))]
 pub mod events;
-#[cfg(not(loom))]
 pub mod evict;
-#[cfg(not(loom))]
 mod fork;
-#[cfg(not(loom))]
 pub mod gate;
-#[cfg(not(loom))]
 pub mod pager;
-pub mod pins;
-#[cfg(not(loom))]
 pub mod placement;
-#[cfg(not(loom))]
 pub mod program;
-#[cfg(not(loom))]
 pub mod regions;
-#[cfg(not(loom))]
 pub mod serve;
-#[cfg(not(loom))]
 mod settle;
-#[cfg(not(loom))]
 pub mod start;
-#[cfg(not(loom))]
 pub mod stats;
-#[cfg(not(loom))]
 pub mod table;
-#[cfg(not(loom))]
 pub mod watch;

@@ -18,7 +18,6 @@
 
 use crate::arena::PoolArena;
 use crate::pager::{Config, Pager, Parts, Worker};
-use crate::pins::Pins;
 use crate::placement::Follower;
 use crate::program::Program;
 use crate::regions::Span;
@@ -28,6 +27,7 @@ use alloc::boxed::Box;
 use core::fmt::Write as _;
 use core::time::Duration;
 use octavo_page::PAGE_SIZE;
+use octavo_page::pins::Pins;
 use octavo_page::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use octavo_pool::ChainLength;
 use octavo_store::Store;

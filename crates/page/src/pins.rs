@@ -16,9 +16,9 @@
 //! One of the two sees the other: a taking that missed the pin has ended when [`Pins::pin`] is done,
 //! and the thread touches the page again before it ends. Neither holds a lock.
 
+use crate::PAGE_SHIFT;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use core::ops::Range;
-use octavo_page::PAGE_SHIFT;
-use octavo_page::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Pins at once, at most. A thread past them may be one whose end nobody is told of.
 pub const MAX: usize = if cfg!(loom) { 2 } else { 8192 };
@@ -137,7 +137,8 @@ impl Drop for Taking<'_> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use octavo_page::PAGE_SIZE;
+    use crate::PAGE_SIZE;
+    use std::vec::Vec;
 
     fn pinned(pins: &Pins, span: Range<usize>, lives: impl Fn(u32) -> bool) -> Vec<usize> {
         let mut found = Vec::new();
@@ -169,13 +170,13 @@ mod tests {
 
 /// Every interleaving of a thread that starts with an evictor, and with another thread.
 ///
-/// `RUSTFLAGS="--cfg loom" cargo test -p octavo-pager --release models`
+/// `RUSTFLAGS="--cfg loom" cargo test -p octavo-page --release models`
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
+    use crate::PAGE_SIZE;
+    use crate::sync::atomic::AtomicBool;
     use loom::thread;
-    use octavo_page::PAGE_SIZE;
-    use octavo_page::sync::atomic::AtomicBool;
     use std::sync::Arc;
 
     const PAGE: usize = PAGE_SIZE;
