@@ -101,9 +101,14 @@ void signals_thread(struct worker *w) {
 }
 
 uint64_t signals_seen(void) {
-    uint64_t n = common_count ? *common_count : 0;
-    if (common_page && *common_page != n)
-        fail_at(worker[0], "the page that all handlers count in", common_page, n, *common_page);
+    uint64_t n = 0, page = 0;
+    if (common_page)
+        do { /* a handler may run in between, in this very thread */
+            n = *common_count;
+            page = *common_page;
+        } while (n != *common_count);
+    if (page != n)
+        fail_at(worker[0], "the page that all handlers count in", common_page, n, page);
     for (unsigned i = 0; i < MAX_WORKERS + 2; i++)
         n += worker[i] ? worker[i]->signals : 0;
     return n;
@@ -343,7 +348,7 @@ static void race_check(struct worker *w, uint32_t page) {
 }
 
 static void *race_writer(void *arg) {
-    struct worker *w = self = arg;
+    struct worker *w = arg; /* `self` when its pages are there: a signal may come before */
     signals_thread(w);
     uint64_t value = 0;
     while (!stop) {
@@ -367,7 +372,7 @@ static void *race_writer(void *arg) {
 }
 
 static void *race_discarder(void *arg) {
-    struct worker *w = self = arg;
+    struct worker *w = arg; /* `self` when its pages are there: a signal may come before */
     signals_thread(w);
     while (!stop) {
         uint32_t n = one_in(w, 4) ? 1 + (uint32_t)below(w, RACE_PAGES) : 1 + (uint32_t)below(w, 20);

@@ -7,7 +7,11 @@
 //! A discard is told *before* it happens, and no delay is long enough to be sure that it has. So
 //! its pages that are present are marked `Leaving`: they are not taken until they were seen absent
 //! or a fault brought new contents.
+//!
+//! Moves and unmaps of several threads may be told in another order than they happened in:
+//! [`crate::changes`] finds the true one.
 
+use crate::changes::{Changes, Move};
 use crate::pager::{Pager, Worker};
 use crate::regions::Span;
 use crate::serve::Fault;
@@ -22,11 +26,27 @@ impl Pager {
     pub fn read_events(&self, worker: &mut Worker) {
         let mut events = [const { None }; 16];
         let _gate = self.gate.write();
-        let Ok(read) = self.program.read(&mut events) else {
-            self.die("the userfaultfd cannot be read")
-        };
-        for event in read.iter().flatten() {
-            self.apply(worker, event);
+        let mut changes = self.changes.lock();
+        if !changes.is_empty() && self.program.is_settled() {
+            changes.settle();
+        }
+        loop {
+            let Ok(read) = self.program.read(&mut events) else {
+                self.die("the userfaultfd cannot be read")
+            };
+            for event in read.iter().flatten() {
+                self.apply(worker, &mut changes, event);
+            }
+            // Nobody may look before a move that was told too soon is followed.
+            if !changes.has_held() {
+                return;
+            }
+            if self.program.is_settled() {
+                // What we know at its target is no memory of the program's any more.
+                self.follow_held(&mut changes, |_| true);
+                return;
+            }
+            task::yield_now();
         }
     }
 
@@ -39,7 +59,7 @@ impl Pager {
         task::yield_now();
     }
 
-    fn apply(&self, worker: &mut Worker, event: &Event) {
+    fn apply(&self, worker: &mut Worker, changes: &mut Changes, event: &Event) {
         if !matches!(event, Event::Fault { .. }) {
             self.counters.events.add(1);
         }
@@ -56,9 +76,24 @@ impl Pager {
             Event::Unmap(span) => {
                 self.unmapped.add((span.len() / PAGE_SIZE) as u64);
                 self.regions.lock().remove(span.clone());
-                self.table.for_each(span.clone(), |_, cell| self.forget(cell));
+                if !changes.expects(span) {
+                    self.table.for_each(span.clone(), |_, cell| self.forget(cell));
+                }
+                self.follow_held(changes, |what| !self.is_known(&what.target()));
             }
-            Event::Remap { from, to, len } => self.moved(*from, *to, *len),
+            Event::Remap { from, to, len } => {
+                let what = Move { from: *from, to: *to, len: *len };
+                let too_soon = self.is_known(&what.target());
+                if changes.moved(what, too_soon).is_err() {
+                    self.die("more threads move memory at once than can be followed");
+                }
+                if !too_soon {
+                    self.moved(what);
+                    // A full list only means that these pages are evicted no more.
+                    let _ = self.regions.lock().add(what.target());
+                }
+                self.follow_held(changes, |what| !self.is_known(&what.target()));
+            }
             Event::Fork { uffd } => self.forked(worker, *uffd),
         }
     }
@@ -89,8 +124,25 @@ impl Pager {
         }
     }
 
-    /// `len` bytes have moved, and what we know of their pages moves after them.
-    fn moved(&self, from: usize, to: usize, len: usize) {
+    /// Whether we know of memory of the program's in `span`.
+    fn is_known(&self, span: &Span) -> bool {
+        let mut known = self.regions.lock().overlaps(span);
+        if !known {
+            self.table.for_each(span.clone(), |_, cell| known |= cell.load() != Word::FRESH);
+        }
+        known
+    }
+
+    /// Follows the moves that were held and are `ready`. The thread has gone on since: whether the
+    /// target is still there is for the watch to find out, who lists it anew.
+    fn follow_held(&self, changes: &mut Changes, ready: impl Fn(Move) -> bool) {
+        while let Some(what) = changes.release(&ready) {
+            self.moved(what);
+        }
+    }
+
+    /// What we know of pages moves after them.
+    fn moved(&self, Move { from, to, len }: Move) {
         let mut lost = false;
         self.table.for_each(from..from + len, |at, cell| {
             let word = cell.load();
@@ -109,10 +161,7 @@ impl Pager {
             self.die("no table is left for the addresses that memory was moved to");
         }
         self.unmapped.add((len / PAGE_SIZE) as u64);
-        let mut regions = self.regions.lock();
-        regions.remove(from..from + len);
-        // A full list only means that these pages are evicted no more.
-        let _ = regions.add(to..to + len);
+        self.regions.lock().remove(from..from + len);
     }
 
     /// Moves `word` from one cell to another. An evictor may be settling a parked page at this

@@ -6,6 +6,7 @@
 
 use crate::arena::PoolArena;
 use crate::budget::{Budget, TIERS};
+use crate::changes::Changes;
 use crate::condense::Condenser;
 use crate::evict::{Area, Bell, Sweep};
 use crate::gate::Gate;
@@ -75,6 +76,7 @@ pub struct Pager {
     pub(crate) maps: Maps,
     pub(crate) gate: Gate,
     pub(crate) table: Table,
+    pub(crate) changes: Mutex<Changes>,
     pub(crate) regions: Mutex<Regions>,
     pub(crate) sweep: Mutex<Sweep>,
     pub(crate) condenser: Mutex<Condenser>,
@@ -200,6 +202,7 @@ impl Pager {
             maps,
             gate: Gate::new(),
             table: Table::new(MAX_LEAVES),
+            changes: Mutex::new(Changes::new()),
             regions: Mutex::new(Regions::new(MAX_REGIONS)),
             sweep: Mutex::new(Sweep::default()),
             condenser: Mutex::new(Condenser::default()),

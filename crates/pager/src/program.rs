@@ -71,6 +71,8 @@ pub struct Program {
     uffd: Uffd,
     bin: Uffd,
     page_map: PageMap,
+    /// A page that is registered and present.
+    probe: Reserve,
 }
 
 impl Program {
@@ -79,11 +81,18 @@ impl Program {
     /// # Errors
     /// As of [`Uffd::open`] and [`PageMap::open`].
     pub fn open() -> Result<Self> {
-        Ok(Self {
-            uffd: Uffd::open(FEATURES)?,
-            bin: Uffd::open(feature::MOVE)?,
-            page_map: PageMap::open()?,
-        })
+        let uffd = Uffd::open(FEATURES)?;
+        let probe = Reserve::new(PAGE_SIZE, c"octavo probe")?;
+        uffd.register(probe.span())?;
+        uffd.zero(probe.span(), Waiters::Leave).map_err(|stopped| stopped.errno)?;
+        Ok(Self { uffd, bin: Uffd::open(feature::MOVE)?, page_map: PageMap::open()?, probe })
+    }
+
+    /// Whether no event is unread, nor still to be told by a thread in the middle of a call.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        let present = self.uffd.zero(self.probe.span(), Waiters::Leave);
+        present.is_err_and(|stopped| stopped.errno == Errno::EEXIST)
     }
 
     /// Readable when there is something to [`Program::read`].

@@ -78,6 +78,12 @@ impl Regions {
         self.at_or_after(span.start).is_some_and(|s| s.start == span.start && s.end >= span.end)
     }
 
+    /// Whether any of `span` is in the list.
+    #[must_use]
+    pub fn overlaps(&self, span: &Span) -> bool {
+        self.at_or_after(span.start).is_some_and(|s| s.start < span.end)
+    }
+
     /// Bytes in all ranges together.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -124,6 +130,8 @@ mod tests {
             }
             for at in 0..64 {
                 prop_assert_eq!(regions.covers(&(at..at + 1)), flags.0[at]);
+                let end = (at + 5).min(64);
+                prop_assert_eq!(regions.overlaps(&(at..end)), flags.0[at..end].contains(&true));
             }
         }
     }

@@ -218,8 +218,9 @@ impl Pager {
         // The range may have changed since it was listed, without an event, since it was not
         // registered; and registering passes over holes. What is mapped into a hole later would be
         // listed without being registered. One mapping over the whole range cannot be part ours:
-        // what is registered merges only with its like.
-        if !self.is_one_mapping(&span) {
+        // what is registered merges only with its like. And a change that is not told yet would be
+        // told after the range is listed as it is since that change.
+        if !(self.is_one_mapping(&span) && self.program.is_settled()) {
             self.unmapped.add((span.len() / PAGE_SIZE) as u64); // have it listed again
         } else if !self.regions.lock().add(span) {
             self.counters.unlisted.add(1);
