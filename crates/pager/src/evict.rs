@@ -30,7 +30,7 @@ use octavo_page::sync::atomic::{AtomicU32, Ordering};
 use octavo_page::sync::{Mutex, MutexGuard};
 use octavo_page::{PAGE_SIZE, Unit};
 use octavo_store::PutError;
-use octavo_sys::{Errno, task};
+use octavo_sys::{Errno, memory, task};
 
 /// Objects that compaction may move after each batch.
 const COMPACT_MOVES: usize = 256;
@@ -47,6 +47,9 @@ pub struct Sweep {
     /// After a round without success: nobody tries before that time, and the pause grows.
     rests_until: Duration,
     rest: Duration,
+    /// The page, shared after a fork, that stopped the sweep, and whether somebody is to unshare it.
+    shared: usize,
+    unshares: bool,
 }
 
 impl Sweep {
@@ -64,6 +67,16 @@ impl Sweep {
         self.rest = Duration::ZERO;
     }
 
+    /// Notes that the page at `address` is not ours alone: once unshared it can be taken. False when
+    /// that was tried: something else holds it.
+    fn stop_at_shared(&mut self, address: usize) -> bool {
+        if self.shared == address {
+            return false;
+        }
+        (self.shared, self.unshares, self.at) = (address, true, address);
+        true
+    }
+
     fn fail(&mut self) {
         self.idle = 0;
         self.rest = (self.rest * 2).clamp(SHORTEST_REST, LONGEST_REST);
@@ -76,6 +89,9 @@ const HOT: usize = BATCH / 8;
 
 /// Pages side by side that are worth a TLB shootdown.
 const STRETCH: usize = 16;
+
+/// Pages that are unshared at once, at most.
+const UNSHARED: usize = 64;
 
 /// Pages that did not compress are tried again after this time.
 const DENSE_RETRY: Duration = Duration::from_secs(10);
@@ -314,16 +330,46 @@ impl Pager {
                 batch.taken.pages += 1;
             }
             if let Some(why) = stopped {
-                // What is pinned, shared after a fork, or locked is passed over. When an event is
-                // unread the caller catches up before the sweep comes here again.
-                let passed = run.start + pages + usize::from(why != Errno::EAGAIN);
-                self.sweep.lock().at = pick.address(passed);
+                self.stop_sweep(pick.address(run.start + pages), why);
                 break;
             }
         }
         drop(taking);
         self.mark_parked(batch);
         Some(swept)
+    }
+
+    /// Has the sweep go on behind the page at `address`, which could not be taken: it is pinned or
+    /// locked. One that a fork has shared is tried again when an evictor has unshared it; and when an
+    /// event is unread the caller catches up before the sweep comes here again.
+    fn stop_sweep(&self, address: usize, why: Errno) {
+        let mut sweep = self.sweep.lock();
+        if why == Errno::EBUSY && sweep.stop_at_shared(address) {
+            self.bell.ring();
+        } else if why != Errno::EAGAIN {
+            sweep.at = address + PAGE_SIZE;
+        } else {
+            sweep.at = address;
+        }
+    }
+
+    /// Has the pages from the one that stopped the sweep on be ours alone, which takes memory while the
+    /// other process lives: so a few at a time. Nothing is held meanwhile, and the server does not do
+    /// it: a page that is gone by now is brought back by the server.
+    fn unshare(&self) {
+        let mut sweep = self.sweep.lock();
+        if !core::mem::take(&mut sweep.unshares) {
+            return;
+        }
+        let start = sweep.shared;
+        drop(sweep);
+        let mut end = start;
+        let _ = self.program.present(start..start + UNSHARED * PAGE_SIZE, |page| {
+            end += if page == end { PAGE_SIZE } else { 0 };
+        });
+        if start < end {
+            memory::unshare(start..end);
+        }
     }
 
     /// Whether this worker is the one to take pages of `span`. The kernel flushes TLBs once for each
@@ -488,6 +534,7 @@ impl Pager {
         self.placement.note_helper();
         loop {
             let idle = loop {
+                self.unshare();
                 match self.evict_next(worker) {
                     Some(Evicted::Pages(_)) => {
                         self.condense_step(worker);
