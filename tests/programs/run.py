@@ -99,6 +99,7 @@ class Program:
     fits: bool = False  # belongs to --fits
     slow_limit: float = None  # at most so many times the plain wall
     mappings: int = None  # at most so many more mappings than alone ("mappings N" on stderr)
+    over: int = None  # at most so many bytes over the limit, by Octavo's own count
     can_fit: bool = True  # its memory is in the first process and compresses: the cgroup test is fair
     plain_status: int = 0  # None: whatever it is alone
 
@@ -289,6 +290,8 @@ def programs():
         c_program("heap_jemalloc", **jemalloc, short=True, fits=True),
         c_program("nolibc", short=True),
         c_program("thread_ends", short=True),
+        c_program("moves", short=True),
+        c_program("forks_once", over=16 * MIB, short=True, can_fit=False),  # children get what is stored
         c_program("fresh_writer", "1G"),
         c_program("fresh_writer", "256M", entry="fresh_writer_short", short=True),
         c_program("populate", "1G"),
@@ -443,6 +446,9 @@ def judge(program, plain, run):
         here, alone = run.mappings(), plain.mappings()
         if here is None or alone is None or here > alone + program.mappings:
             wrong.append(f"{here} mappings, alone {alone}, at most {program.mappings} more are allowed")
+    over = run.stats.get("exceeded_bytes", 0)
+    if program.over is not None and over > program.over:
+        wrong.append(f"{over // MIB} MiB over the limit, at most {program.over // MIB} are allowed")
     return wrong
 
 

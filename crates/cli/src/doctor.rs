@@ -4,14 +4,13 @@
 //! neither. The missing ones are exactly the reasons for which `octavo run` would refuse: both ask
 //! the same functions.
 
-use crate::run::{self, FLOOR, Refusal};
+use crate::run::{self, FLOOR, Refusal, Space};
 use crate::uffd::{self, Answerer, Feature, Missing, Probe, REQUIRED, Rights};
 use clap::Args;
 use comfy_table::{Table, presets};
 use octavo_bench::host::{self, Machine};
 use octavo_sys::Errno;
 use rustix::fs::Access;
-use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use std::fmt::Display;
 use std::path::Path;
@@ -186,11 +185,14 @@ fn memory() -> Vec<Check> {
         Ok(limit) => Check::good("limit without --memory", mib(limit.bytes())),
         Err(refusal) => Check::bad("limit without --memory", "too small", refusal),
     });
-    let space = getrlimit(Resource::As).current.map_or("unlimited".to_owned(), mib);
-    checks.push(match run::check_address_space(limit.unwrap_or(FLOOR)) {
-        Ok(()) => Check::good("RLIMIT_AS", space),
-        Err(refusal) => Check::bad("RLIMIT_AS", space, refusal),
-    });
+    let limit = limit.unwrap_or(FLOOR);
+    checks.extend(Space::BOTH.map(|space| {
+        let have = space.limit().map_or("unlimited".to_owned(), |have| mib(have.bytes()));
+        match run::check_address_space(space, limit) {
+            Ok(()) => Check::good(space.name(), have),
+            Err(refusal) => Check::bad(space.name(), have, refusal),
+        }
+    }));
     checks
 }
 

@@ -78,5 +78,8 @@ fn usage(error: &clap::Error) -> i32 {
             words.join(" ")
         }
     };
-    refuse(&format!("{said}; see `octavo --help`"), REFUSED)
+    let command =
+        std::env::args().nth(1).filter(|word| ["run", "doctor", "bench"].contains(&&**word));
+    let command = command.map(|word| word + " ").unwrap_or_default();
+    refuse(&format!("{said}; see `octavo {command}--help`"), REFUSED)
 }

@@ -114,12 +114,14 @@ pub enum Refusal {
     /// userfaultfd is not to be had.
     #[error(transparent)]
     Userfaultfd(#[from] Missing),
-    /// The limit on address space is too low.
+    /// A limit on address space is too low.
     #[error(
-        "RLIMIT_AS: the limit on address space is {have}, but --memory {limit} takes {need} of it; \
-         raise it with `ulimit -v unlimited`"
+        "{}: the limit is {have}, but --memory {limit} reserves {need} of address space, most of which \
+         is never touched; raise it with `ulimit {} unlimited`", space.name(), space.option()
     )]
     AddressSpace {
+        /// Which limit.
+        space: Space,
         /// The limit.
         have: ByteSize,
         /// What we reserve.
@@ -128,7 +130,7 @@ pub enum Refusal {
         limit: ByteSize,
     },
     /// The file for the counters.
-    #[error("--stats-json {}: cannot be written: {why}; name a file in a directory of yours", file.display())]
+    #[error("--stats-json {}: cannot be written: {why}; name a regular file in a directory of yours", file.display())]
     StatsFile {
         /// The file.
         file: PathBuf,
@@ -164,7 +166,7 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
     let start = program::check(&file, path.as_deref())?;
     let object = find_object()?;
     uffd::verdict(&uffd::probe(), uffd::rights())?;
-    check_address_space(limit)?;
+    Space::BOTH.into_iter().try_for_each(|space| check_address_space(space, limit))?;
     let stats_json = args.stats_json.as_deref().map(writable_file).transpose()?;
 
     let codec = args.codec.map(|c| c.to_string());
@@ -214,20 +216,63 @@ pub const fn reserve_bytes(limit: ByteSize) -> u64 {
     limit.bytes().saturating_mul(4).saturating_add(TABLE_RESERVE as u64 + (1 << 30))
 }
 
+/// What a process may reserve is limited twice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Space {
+    /// All addresses.
+    All,
+    /// Those of private writable memory.
+    Data,
+}
+
+impl Space {
+    /// Both.
+    pub const BOTH: [Self; 2] = [Self::All, Self::Data];
+
+    /// The limit's name in the manual.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::All => "RLIMIT_AS",
+            Self::Data => "RLIMIT_DATA",
+        }
+    }
+
+    const fn option(self) -> &'static str {
+        match self {
+            Self::All => "-v",
+            Self::Data => "-d",
+        }
+    }
+
+    /// The limit of this process; `None`: there is none.
+    pub fn limit(self) -> Option<ByteSize> {
+        let resource = match self {
+            Self::All => Resource::As,
+            Self::Data => Resource::Data,
+        };
+        getrlimit(resource).current.map(ByteSize::new)
+    }
+}
+
 /// Whether this process may reserve what a limit takes.
-pub fn check_address_space(limit: ByteSize) -> Result<(), Refusal> {
+pub fn check_address_space(space: Space, limit: ByteSize) -> Result<(), Refusal> {
     let need = ByteSize::new(reserve_bytes(limit));
-    match getrlimit(Resource::As).current.map(ByteSize::new) {
-        Some(have) if have < need => Err(Refusal::AddressSpace { have, need, limit }),
+    match space.limit() {
+        Some(have) if have < need => Err(Refusal::AddressSpace { space, have, need, limit }),
         _ => Ok(()),
     }
 }
 
-/// The absolute path of a file that can be written; it is created, but kept if it is there.
+/// The absolute path of a file that can be written; it is created, but kept if it is there. No pipe
+/// and no device: the pager writes when the program has ended, and has no descriptor of its own.
 fn writable_file(file: &Path) -> Result<PathBuf, Refusal> {
     let refuse = |why| Refusal::StatsFile { file: file.to_path_buf(), why };
+    let is_regular = |meta: fs::Metadata| meta.is_file();
+    if !fs::metadata(file).map_or(true, is_regular) {
+        return Err(refuse(io::Error::other("is no regular file")));
+    }
     fs::OpenOptions::new().create(true).append(true).open(file).map_err(refuse)?;
-    std::path::absolute(file).map_err(refuse)
+    fs::canonicalize(file).map_err(refuse)
 }
 
 /// The program's environment: this one's, with our two variables.

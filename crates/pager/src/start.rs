@@ -9,7 +9,9 @@
 //!     waits for the helper's word               └─ watch
 //! ```
 //! The go-between ends at once, so the helper becomes init's child: the program's `wait(-1)` never
-//! finds it. The helper has its own descriptors; the program can neither see nor close them.
+//! finds it. Where the program itself is who orphans go to, the helper is its child from the start,
+//! of the kind that tells nothing at its end and that `wait` passes over; an orphan would be one of
+//! the ordinary kind. The helper has its own descriptors; the program can neither see nor close them.
 //!
 //! Were the helper lost while the program lives, evicted pages would read as zeros. So a crash of
 //! the helper kills the program first, and a guard, which shares the helper's descriptors and
@@ -33,7 +35,7 @@ use octavo_pool::ChainLength;
 use octavo_store::Store;
 use octavo_sys::file::{self, Fd, Text};
 use octavo_sys::maps::Maps;
-use octavo_sys::task::{self, Kinship, SignalMask};
+use octavo_sys::task::{self, Crash, Kinship, SignalMask};
 use octavo_sys::{Errno, Result};
 
 /// What the preloaded object hands over.
@@ -75,9 +77,13 @@ const WRITTEN: u32 = 2;
 pub fn start(job: Job) -> Result<()> {
     let before = SignalMask::block_all();
     CONTROL.process.store(i64::from(task::pid()), Ordering::Relaxed);
-    let job = Box::into_raw(Box::new((job, task::pid())));
-    let between = task::spawn(Kinship::Vfork, go_between, job as usize);
-    let outcome = between.and_then(task::reap).and_then(|()| wait_for_helper());
+    let job = Box::into_raw(Box::new((job, task::pid()))) as usize;
+    let made = if task::gets_orphans() {
+        task::spawn(Kinship::Process, helper, job).map(|_| ())
+    } else {
+        task::spawn(Kinship::Vfork, go_between, job).and_then(task::reap)
+    };
+    let outcome = made.and_then(|()| wait_for_helper());
     before.restore();
     outcome
 }
@@ -162,6 +168,9 @@ extern "C" fn helper(job: usize) -> ! {
     // SAFETY: `start` made this box and gave it away.
     let (job, target) = *unsafe { Box::from_raw(job as *mut (Job, i32)) };
     SignalMask::block_all_but_faults();
+    let image = &job.excluded[0];
+    IMAGE[0].store(image.start as u64, Ordering::Relaxed);
+    IMAGE[1].store(image.end as u64, Ordering::Relaxed);
     task::on_crash(crashed);
     task::detach();
     task::set_name(c"octavo-pager");
@@ -223,7 +232,9 @@ impl Helper {
         spawn_thread(watcher, Box::new((watch, pager, job)))?;
         let helper = task::pidfd(task::pid())?;
         let guard_of = Box::new((helper, &pager.target));
-        task::spawn(Kinship::Guard, guard, Box::into_raw(guard_of) as usize).map(|_| ())
+        let guard = task::spawn(Kinship::Guard, guard, Box::into_raw(guard_of) as usize)?;
+        GUARD.store(i64::from(guard), Ordering::Release);
+        Ok(())
     }
 }
 
@@ -277,29 +288,53 @@ extern "C" fn guard(argument: usize) -> ! {
 /// 1 when the helper leaves by its own will, because the program is gone.
 static LEFT: AtomicU32 = AtomicU32::new(0);
 
-/// Ends the helper because the program is gone, from this address space at least.
+/// The guard's process id; 0 before there is one.
+static GUARD: AtomicI64 = AtomicI64::new(0);
+
+/// Ends the helper because the program is gone, from this address space at least; the guard before
+/// it, or that would be an orphan, which the program's new image may be who gets.
 pub(crate) fn leave() -> ! {
     LEFT.store(1, Ordering::Release);
+    let guard = GUARD.load(Ordering::Acquire) as i32;
+    if let Ok(guard) = task::pidfd(guard) {
+        let _ = task::kill(&guard);
+    }
+    let _ = task::reap(guard);
     task::exit_group(0)
 }
 
 /// The helper's descriptor of the program, for a crash; -1 before there is one.
 static TARGET: AtomicI64 = AtomicI64::new(-1);
 
-extern "C" fn crashed(signal: i32, address: usize, instruction: usize) -> ! {
+extern "C" fn crashed(crash: &Crash) -> ! {
     let target = TARGET.load(Ordering::Acquire);
     if target >= 0 {
         let target = Fd::own(target as i32);
-        let mut line = Text::<256>::new();
-        let _ = writeln!(
-            line,
-            "octavo: the pager crashed (signal {signal} at {instruction:#x}, address {address:#x}); \
-             the program is ended"
-        );
+        let mut line = Text::<1024>::new();
+        let _ = write_crash(&mut line, crash);
         tell(&target, line.as_bytes());
         let _ = task::kill(&target);
     }
     task::exit_group(125)
+}
+
+/// Where our image lies, for a crash: what is there is told as an offset, which `addr2line` takes.
+static IMAGE: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+fn write_crash(line: &mut impl core::fmt::Write, crash: &Crash) -> core::fmt::Result {
+    let Crash { signal, code, address, instruction, stack } = *crash;
+    let [start, end] = [&IMAGE[0], &IMAGE[1]].map(|at| at.load(Ordering::Relaxed) as usize);
+    let offset = |at: usize| (start..end).contains(&at).then(|| at - start);
+    write!(line, "octavo: the pager crashed (signal {signal}, code {code}, at ")?;
+    match offset(instruction) {
+        Some(offset) => write!(line, "+{offset:#x}")?,
+        None => write!(line, "{instruction:#x}, image at {start:#x}")?,
+    }
+    write!(line, ", address {address:#x}, stack")?;
+    for offset in stack.into_iter().filter_map(offset).take(8) {
+        write!(line, " +{offset:#x}")?;
+    }
+    writeln!(line, "); the program is ended")
 }
 
 /// Writes a line to the standard error of the process behind `target`, if that takes it at once.
@@ -374,9 +409,12 @@ fn report(pager: &Pager, job: &Job) {
     }
     let Some(path) = job.stats_json.as_ref().and_then(Text::as_c_str) else { return };
     let mut text = Text::<4096>::new();
-    if pager.write_json(&mut text).is_ok()
-        && let Ok(file) = Fd::create(path)
-    {
-        let _ = file.write_all(text.as_bytes());
+    let _ = pager.write_json(&mut text);
+    if let Err(error) = Fd::create(path).and_then(|file| file.write_all(text.as_bytes())) {
+        let mut line = Text::<256>::new();
+        let error = error.into_raw();
+        let _ =
+            writeln!(line, "octavo: --stats-json: the file could not be written: error {error}");
+        tell(&pager.target, line.as_bytes());
     }
 }

@@ -191,11 +191,11 @@ impl<'a> Watch<'a> {
         let limit = ByteSize::new(limit);
         let mut line = Text::<256>::new();
         let end = if self.pager.config.strict {
-            "and --strict ends the job"
+            "--strict ends the job"
         } else {
             "what is left does not compress or is in use; going on"
         };
-        let _ = writeln!(line, "octavo: the limit of {limit} is exceeded by {mib}M: {end}");
+        let _ = writeln!(line, "octavo: the limit of {limit} is exceeded by {mib}M so far: {end}");
         self.pager.say(line.as_bytes());
         if self.pager.config.strict {
             let _ = task::kill(&self.pager.target);

@@ -23,7 +23,7 @@ unsafe extern "C" {
 }
 
 /// What a C function returns: the value, or `failed` with `errno` set.
-fn answer<T>(outcome: Result<usize, Errno>, value: impl Fn(usize) -> T, failed: T) -> T {
+pub fn answer<T>(outcome: Result<usize, Errno>, value: impl Fn(usize) -> T, failed: T) -> T {
     match outcome {
         Ok(n) => value(n),
         Err(error) => {

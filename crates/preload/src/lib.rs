@@ -9,6 +9,7 @@
 //! | `madvise` | `MADV_POPULATE_READ` and `_WRITE` are only `MADV_WILLNEED` when memory is tight, for the same reason as `MAP_POPULATE` |
 //! | `mmap` | `MAP_POPULATE` would bring in everything in one go, past any limit; it is a hint |
 //! | `mlockall` | would lock and populate our own reserves; nothing managed leaves RAM anyway |
+//! | `setrlimit`, `getrlimit`, `prlimit` | a program that limits its own address space or data means what it uses itself, not what we reserve |
 //! | `pthread_create` | a new thread first pins the page in which the kernel notes its end |
 //! | `_exit`, `_Exit` | statistics are written before the process is gone |
 //!
@@ -17,4 +18,5 @@
 mod allocator;
 mod image;
 mod interpose;
+mod limits;
 mod start;

@@ -105,6 +105,12 @@ pub fn is_ours(address: usize) -> bool {
     OURS.find(address)
 }
 
+/// Bytes of address space in all reserves together.
+#[must_use]
+pub fn reserved() -> usize {
+    OURS.bytes()
+}
+
 /// All reserves of this address space, so that none is taken for the program's memory.
 static OURS: List =
     List { ends: [const { [const { AtomicUsize::new(0) }; 2] }; 128], len: AtomicUsize::new(0) };
@@ -120,6 +126,14 @@ impl List {
         let [start, end] = &self.ends[at]; // a fixed handful of reserves is made
         end.store(span.end, Ordering::Relaxed);
         start.store(span.start, Ordering::Release);
+    }
+
+    fn bytes(&self) -> usize {
+        let span = |[start, end]: &[AtomicUsize; 2]| {
+            let start = start.load(Ordering::Acquire);
+            if start == 0 { 0 } else { end.load(Ordering::Relaxed) - start }
+        };
+        self.ends.iter().map(span).sum()
     }
 
     fn find(&self, address: usize) -> bool {

@@ -157,6 +157,17 @@ pub fn sleep(time: Duration) {
     let _ = unsafe { syscall!(Sysno::nanosleep, request.as_ptr(), 0usize) };
 }
 
+/// Whether processes whose parent ends become children of this one.
+#[must_use]
+pub fn gets_orphans() -> bool {
+    const PR_GET_CHILD_SUBREAPER: usize = 37;
+    let mut is_reaper = 0i32;
+    let at = core::ptr::from_mut(&mut is_reaper);
+    // SAFETY: the kernel writes one word.
+    let _ = unsafe { syscall!(Sysno::prctl, PR_GET_CHILD_SUBREAPER, at) };
+    is_reaper != 0 || pid() == 1
+}
+
 /// Waits until the child `pid` ended, of whatever kind it is.
 ///
 /// # Errors
@@ -250,8 +261,24 @@ fn set_mask(mask: u64, before: &mut u64) {
     let _ = unsafe { syscall!(Sysno::rt_sigprocmask, SIG_SETMASK, from, to, 8usize) };
 }
 
-/// Has `handler(signal, address, instruction)` called when this process faults.
-pub fn on_crash(handler: extern "C" fn(i32, usize, usize) -> !) {
+/// What is known of a fault of this process.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Crash {
+    /// The signal's number.
+    pub signal: i32,
+    /// Why it was sent: `si_code` of sigaction(2).
+    pub code: i32,
+    /// The address that was touched; 0 where the kernel does not tell it.
+    pub address: usize,
+    /// The instruction that did.
+    pub instruction: usize,
+    /// The addresses at the top of the stack, among them where the function returns to.
+    pub stack: [usize; 16],
+}
+
+/// Has `handler` called when this process faults.
+pub fn on_crash(handler: extern "C" fn(&Crash) -> !) {
     #[repr(C)]
     struct Action {
         handler: usize,
@@ -284,14 +311,23 @@ struct SigInfo {
 }
 
 extern "C" fn crashed(signal: i32, info: *const SigInfo, context: *const u64) {
-    /// Place of the instruction pointer in the kernel's ucontext, in words.
+    /// Places of the stack and the instruction pointer in the kernel's ucontext, in words.
+    const RSP: usize = 5 + 15;
     const RIP: usize = 5 + 16;
     // SAFETY: the kernel passes a siginfo and a ucontext, both on this stack.
-    let (address, instruction) = unsafe { ((*info).address, *context.add(RIP) as usize) };
+    let (code, address) = unsafe { ((*info).head[2], (*info).address) };
+    // SAFETY: as above.
+    let (top, instruction) = unsafe { (*context.add(RSP) as usize, *context.add(RIP) as usize) };
+    let mut stack = [0; 16];
+    if top.is_multiple_of(size_of::<usize>()) {
+        // SAFETY: helpers have stacks of their own with more than that above every frame; a broken
+        // stack pointer faults once more, and then the kernel ends us.
+        stack = unsafe { *(top as *const [usize; 16]) };
+    }
     let handler = CRASH.load(Ordering::Relaxed);
     // SAFETY: `on_crash` stored a function of this type before the signal could come.
-    let handler: extern "C" fn(i32, usize, usize) -> ! = unsafe { core::mem::transmute(handler) };
-    handler(signal, address, instruction)
+    let handler: extern "C" fn(&Crash) -> ! = unsafe { core::mem::transmute(handler) };
+    handler(&Crash { signal, code, address, instruction, stack })
 }
 
 extern "C" fn crash_returned() {

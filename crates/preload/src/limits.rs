@@ -1,0 +1,110 @@
+//! Limits on address space, as the program means them: without what we have reserved.
+//!
+//! What the kernel is told is larger by that, and what it tells is smaller, so that the program finds
+//! what it has set. A child inherits the larger limit.
+#![allow(unsafe_code)] // C functions, called by other people's programs
+
+use crate::interpose::answer;
+use core::ffi::c_int;
+use octavo_pager::start;
+use octavo_sys::{memory, task};
+use syscalls::{Errno, Sysno, syscall};
+
+const RLIMIT_DATA: c_int = 2;
+const RLIMIT_AS: c_int = 9;
+const INFINITY: u64 = u64::MAX;
+
+/// `struct rlimit`, and `struct rlimit64`, which is the same.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Limit {
+    current: u64,
+    max: u64,
+}
+
+impl Limit {
+    fn map(self, change: impl Fn(u64) -> u64) -> Self {
+        let one = |limit| if limit == INFINITY { INFINITY } else { change(limit) };
+        Self { current: one(self.current), max: one(self.max) }
+    }
+}
+
+/// Bytes that the limit on `resource` of process `pid` counts and that are ours.
+fn ours(pid: c_int, resource: c_int) -> u64 {
+    let is_this = pid == 0 || pid == task::pid();
+    let counts = matches!(resource, RLIMIT_AS | RLIMIT_DATA);
+    if is_this && counts && start::is_managed() { memory::reserved() as u64 } else { 0 }
+}
+
+/// # Safety
+/// As of prlimit(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prlimit(
+    pid: c_int,
+    resource: c_int,
+    new: *const Limit,
+    old: *mut Limit,
+) -> c_int {
+    let ours = ours(pid, resource);
+    // SAFETY: the caller passes limits, or null.
+    let raised = unsafe { new.as_ref() }.map(|new| new.map(|limit| limit.saturating_add(ours)));
+    let new = raised.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: the caller's own call, with a limit of ours.
+    let outcome = unsafe { syscall!(Sysno::prlimit64, pid, resource, new, old) };
+    // SAFETY: the kernel has just written there, if anything.
+    if let (Ok(_), Some(old)) = (outcome, unsafe { old.as_mut() }) {
+        *old = old.map(|limit| limit.saturating_sub(ours));
+    }
+    answer(outcome, |_| 0, -1)
+}
+
+/// # Safety
+/// As of prlimit(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prlimit64(
+    pid: c_int,
+    resource: c_int,
+    new: *const Limit,
+    old: *mut Limit,
+) -> c_int {
+    // SAFETY: the same call by its other name.
+    unsafe { prlimit(pid, resource, new, old) }
+}
+
+/// # Safety
+/// As of setrlimit(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setrlimit(resource: c_int, new: *const Limit) -> c_int {
+    if new.is_null() {
+        return answer(Err(Errno::EFAULT), |_| 0, -1);
+    }
+    // SAFETY: the caller's own limit.
+    unsafe { prlimit(0, resource, new, core::ptr::null_mut()) }
+}
+
+/// # Safety
+/// As of setrlimit(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setrlimit64(resource: c_int, new: *const Limit) -> c_int {
+    // SAFETY: the same call by its other name.
+    unsafe { setrlimit(resource, new) }
+}
+
+/// # Safety
+/// As of getrlimit(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getrlimit(resource: c_int, old: *mut Limit) -> c_int {
+    if old.is_null() {
+        return answer(Err(Errno::EFAULT), |_| 0, -1);
+    }
+    // SAFETY: the caller's own place for it.
+    unsafe { prlimit(0, resource, core::ptr::null(), old) }
+}
+
+/// # Safety
+/// As of getrlimit(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getrlimit64(resource: c_int, old: *mut Limit) -> c_int {
+    // SAFETY: the same call by its other name.
+    unsafe { getrlimit(resource, old) }
+}
