@@ -372,6 +372,7 @@ fn needed<'d, R: ReadRef<'d>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use std::os::unix::fs::PermissionsExt;
 
     fn line(interpreter: &str, argument: &str) -> ScriptLine {
@@ -466,5 +467,67 @@ mod tests {
         assert!(matches!(check_image(&b"\x7fELF"[..]), Err(Unfit::Damaged(_))));
         let whole = elf(2, 1, elf::EM_X86_64);
         assert!(matches!(check_image(&whole[..]), Err(Unfit::Damaged(_) | Unfit::Static)));
+    }
+
+    /// What is changed in a file: a byte, a word of a table, or where it ends.
+    #[derive(Clone, Debug)]
+    enum Change {
+        /// A byte of the ELF header or of the program headers behind it.
+        Head(usize, u8),
+        /// A byte of the section headers, at the end of the file.
+        Tail(usize, u8),
+        /// Any byte.
+        Byte(prop::sample::Index, u8),
+        /// Any aligned word becomes one that an offset or a length should not be.
+        Word(prop::sample::Index, u64),
+        Cut(prop::sample::Index),
+    }
+
+    fn change() -> impl Strategy<Value = Change> {
+        let word = prop_oneof![Just(u64::MAX), Just(1 << 63), Just(0), 0..1u64 << 20, any::<u64>()];
+        prop_oneof![
+            4 => (0..1024_usize, any::<u8>()).prop_map(|(at, byte)| Change::Head(at, byte)),
+            2 => (0..2048_usize, any::<u8>()).prop_map(|(at, byte)| Change::Tail(at, byte)),
+            1 => any::<(prop::sample::Index, u8)>().prop_map(|(at, byte)| Change::Byte(at, byte)),
+            4 => (any::<prop::sample::Index>(), word).prop_map(|(at, word)| Change::Word(at, word)),
+            1 => any::<prop::sample::Index>().prop_map(Change::Cut),
+        ]
+    }
+
+    fn apply(file: &mut Vec<u8>, change: Change) {
+        let len = file.len().max(1);
+        let (at, with) = match change {
+            Change::Head(at, byte) => (at, vec![byte]),
+            Change::Tail(at, byte) => (len.saturating_sub(1 + at), vec![byte]),
+            Change::Byte(at, byte) => (at.index(len), vec![byte]),
+            // The tables are where words matter: half of them hit those at the front.
+            Change::Word(at, word) if word % 2 == 0 => {
+                (at.index(128) * 8, word.to_le_bytes().into())
+            }
+            Change::Word(at, word) => (at.index(len) / 8 * 8, word.to_le_bytes().into()),
+            Change::Cut(at) => return file.truncate(at.index(len)),
+        };
+        file.iter_mut().skip(at).zip(with).for_each(|(to, from)| *to = from);
+    }
+
+    proptest! {
+        /// A shell, damaged: whatever it is now, there is an answer, and in memory the same one as
+        /// from the file.
+        #[test]
+        fn a_damaged_program_is_answered(changes in prop::collection::vec(change(), 1..6)) {
+            let mut bytes = fs::read(SHELL).expect("a shell");
+            changes.into_iter().for_each(|change| apply(&mut bytes, change));
+            let file = tempfile::NamedTempFile::new().expect("a file");
+            fs::write(file.path(), &bytes).expect("written");
+            let said = check(file.path(), None);
+            if bytes.starts_with(elf::ELFMAG.as_slice()) {
+                let of_file = match said {
+                    Ok(start) => Ok(start),
+                    Err(ProgramError::Unfit { why, .. }) => Err(why),
+                    Err(error) => panic!("{error}"),
+                };
+                prop_assert_eq!(of_file, check_image(&bytes[..]).map(|()| Start::Itself));
+            }
+        }
     }
 }

@@ -279,6 +279,12 @@ proptest! {
                 }
                 // zlib does not mind what is behind the stream.
                 Err(InflateError::InputLeft) => prop_assert_eq!(status.ok(), Some(Status::StreamEnd)),
+                // The header ends inside a byte, so some zeros stand behind the body in the stream.
+                Err(InflateError::InputEnds) if matches!(status, Ok(Status::StreamEnd)) => {
+                    let body = [&body[..], &[0]].concat();
+                    prop_assert_eq!(table.decompress(&body, &mut ours), Ok(()));
+                    prop_assert!(ours == theirs[..length]);
+                }
                 Err(_) => prop_assert!(!matches!(status, Ok(Status::StreamEnd))),
             }
         }

@@ -1,25 +1,27 @@
-//! What the tests of the store share: an arena that can run dry and be damaged, and pages as
-//! programs have them.
+//! What the tests of the store share, the fuzz targets too: an arena that trusts nobody, can run dry
+//! and be damaged, and pages as programs have them.
 #![allow(unsafe_code)] // The arena is raw memory.
 #![allow(dead_code)] // Not every test uses all of it.
 
 use octavo_codec::Codec;
 use octavo_page::{PAGE_SIZE, Unit};
-use octavo_pool::{Arena, OutOfFrames};
+use octavo_pool::{Arena, OutOfFrames, RUNS};
 use octavo_store::{Config, Scratch, Store};
 use std::alloc::Layout;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
 
 /// Memory for a pool. Clones are the same memory.
 #[derive(Clone)]
 pub struct TestArena(Arc<Memory>);
 
 struct Memory {
-    base: NonNull<u8>,
-    pages: usize,
+    /// What was allocated; the arena begins at the first whole page of it.
+    start: NonNull<u8>,
+    /// Whether each page is committed.
+    backed: Box<[AtomicBool]>,
     frames_left: AtomicIsize,
     /// Frames that were asked for in vain.
     refused: AtomicUsize,
@@ -32,26 +34,34 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
+    /// A page more, and aligned to a word: asked for whole pages, the allocator would write all of
+    /// the zeros.
     fn layout(pages: usize) -> Layout {
-        Layout::from_size_align(pages * PAGE_SIZE, PAGE_SIZE).expect("a size")
+        Layout::from_size_align((pages + 1) * PAGE_SIZE, align_of::<u64>()).expect("a size")
+    }
+
+    fn base(&self) -> NonNull<u8> {
+        // SAFETY: less than a page on, and there is a page more than the arena has.
+        unsafe { self.start.add(self.start.align_offset(PAGE_SIZE)) }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: allocated in `TestArena::new` with this layout, dropped once.
-        unsafe { std::alloc::dealloc(self.base.as_ptr(), Self::layout(self.pages)) }
+        unsafe { std::alloc::dealloc(self.start.as_ptr(), Self::layout(self.backed.len())) }
     }
 }
 
 impl TestArena {
     pub fn new(pages: usize) -> Self {
         // SAFETY: the layout is not empty.
-        let base = unsafe { std::alloc::alloc_zeroed(Memory::layout(pages)) };
-        let base = NonNull::new(base).expect("memory for a test");
+        let start = unsafe { std::alloc::alloc_zeroed(Memory::layout(pages)) };
+        let start = NonNull::new(start).expect("memory for a test");
         let frames_left = AtomicIsize::new(pages as isize);
+        let backed = (0..pages).map(|_| AtomicBool::new(false)).collect();
         let (refused, committed_end) = Default::default();
-        Self(Arc::new(Memory { base, pages, frames_left, refused, committed_end }))
+        Self(Arc::new(Memory { start, backed, frames_left, refused, committed_end }))
     }
 
     /// From now on this many more frames can be had.
@@ -66,9 +76,14 @@ impl TestArena {
 
     /// Flips one bit, while no thread uses the arena.
     pub fn flip(&self, byte: usize, bit: u32) {
-        assert!(byte < self.0.pages * PAGE_SIZE);
+        assert!(byte < self.pages() * PAGE_SIZE);
         // SAFETY: inside the arena; the test runs alone.
-        unsafe { *self.0.base.as_ptr().add(byte) ^= 1 << (bit % 8) }
+        unsafe { *self.0.base().as_ptr().add(byte) ^= 1 << (bit % 8) }
+    }
+
+    /// Pages that are committed now.
+    pub fn committed(&self) -> usize {
+        self.0.backed.iter().filter(|page| page.load(Ordering::Relaxed)).count()
     }
 
     /// Bytes up to the end of the last page that was ever committed.
@@ -80,32 +95,40 @@ impl TestArena {
 // SAFETY: page aligned, of the stated size, alive as long as any clone is, used by one pool.
 unsafe impl Arena for TestArena {
     fn base(&self) -> NonNull<u8> {
-        self.0.base
+        self.0.base()
     }
 
     fn pages(&self) -> usize {
-        self.0.pages
+        self.0.backed.len()
     }
 
     fn commit(&self, first: usize, pages: usize) -> Result<(), OutOfFrames> {
-        assert!(first + pages <= self.0.pages);
+        assert!(pages > 0);
+        let run = &self.0.backed[first..first + pages];
         let before = self.0.frames_left.fetch_sub(pages as isize, Ordering::Relaxed);
         if before < pages as isize {
             self.0.frames_left.fetch_add(pages as isize, Ordering::Relaxed);
             self.0.refused.fetch_add(1, Ordering::Relaxed);
             return Err(OutOfFrames);
         }
+        for page in run {
+            assert!(!page.swap(true, Ordering::Relaxed), "committed twice");
+        }
         self.0.committed_end.fetch_max(first + pages, Ordering::Relaxed);
         Ok(())
     }
 
     fn decommit(&self, runs: &[Range<u32>]) {
+        assert!((1..=RUNS).contains(&runs.len()));
         for run in runs {
-            assert!(run.end as usize <= self.0.pages);
+            assert!(!run.is_empty());
+            for page in &self.0.backed[run.start as usize..run.end as usize] {
+                assert!(page.swap(false, Ordering::Relaxed), "decommitted twice");
+            }
             // SAFETY: in the arena, and the pool does not touch it now. What reads it all the same
             // shall find rubbish.
             unsafe {
-                let start = self.0.base.add(run.start as usize * PAGE_SIZE);
+                let start = self.0.base().add(run.start as usize * PAGE_SIZE);
                 start.write_bytes(0xdd, run.len() * PAGE_SIZE);
             }
             self.0.frames_left.fetch_add(run.len() as isize, Ordering::Relaxed);
