@@ -72,12 +72,12 @@ fn words(corpus: &Path) -> Result<()> {
     let text = Some(Text::new(b"a;%\xff"));
     let config = RunConfig {
         pid: 4711,
+        keeper: 4710,
+        ledger: 3,
         limit: ByteSize::mib(512),
         strict: false,
-        stats: true,
         codec: text,
         unit: Some(Unit::K16),
-        stats_json: text,
         preload: text,
     };
     let mut word = String::new();

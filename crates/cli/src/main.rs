@@ -8,6 +8,7 @@ mod bench;
 mod doctor;
 #[cfg(not(test))]
 mod entry;
+mod keeper;
 mod program;
 mod run;
 mod uffd;

@@ -9,6 +9,7 @@
 //! own, and `OCTAVO_RUN` with all the object has to know; the object takes both out again. Nothing
 //! else of the process changes: its id, terminal, descriptors and signals stay as they were.
 
+use crate::keeper::{self, Report};
 use crate::program::{self, ProgramError, SHELL, Start};
 use crate::uffd::{self, Missing};
 use clap::Args;
@@ -17,6 +18,7 @@ use octavo_bench::host;
 use octavo_codec::Codec;
 use octavo_page::config::{RunConfig, TABLE_RESERVE, Text, VARIABLE};
 use octavo_page::{ByteSize, PAGE_SIZE, Unit};
+use octavo_sys::task;
 use rustix::process::{Resource, getpid, getrlimit};
 use std::convert::Infallible;
 use std::env;
@@ -129,6 +131,9 @@ pub enum Refusal {
         /// For this limit on memory.
         limit: ByteSize,
     },
+    /// The process beside the job.
+    #[error("the job's keeper cannot be started: {}", io::Error::from_raw_os_error(.0.into_raw()))]
+    Keeper(octavo_sys::Errno),
     /// The file for the counters.
     #[error("--stats-json {}: cannot be written: {why}; name a regular file in a directory of yours", file.display())]
     StatsFile {
@@ -169,19 +174,32 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
     Space::BOTH.into_iter().try_for_each(|space| check_address_space(space, limit))?;
     let stats_json = args.stats_json.as_deref().map(writable_file).transpose()?;
 
+    let first = getpid().as_raw_nonzero().get();
+    let report = Report { table: args.stats, json: stats_json };
+    let (keeper, ledger) = start_keeper(first, limit, report).map_err(Refusal::Keeper)?;
     let codec = args.codec.map(|c| c.to_string());
     let preload = env::var_os(LD_PRELOAD);
     let config = RunConfig {
-        pid: getpid().as_raw_nonzero().get().unsigned_abs(),
+        pid: first.unsigned_abs(),
+        keeper: keeper.unsigned_abs(),
+        ledger: ledger.unsigned_abs(),
         limit,
         strict: args.strict,
-        stats: args.stats,
         codec: codec.as_ref().map(|name| Text::new(name.as_bytes())),
         unit: args.unit,
-        stats_json: stats_json.as_ref().map(|file| Text::new(file.as_os_str().as_bytes())),
         preload: preload.as_ref().map(|list| Text::new(list.as_bytes())),
     };
     execute(&file, start, args, &environment(&object, preload.as_deref(), &config))
+}
+
+/// Starts the keeper of a job; gives its process id and the ledger's descriptor there.
+fn start_keeper(first: i32, limit: ByteSize, report: Report) -> octavo_sys::Result<(i32, i32)> {
+    let memory = octavo_ledger::create(limit.bytes() / PAGE_SIZE as u64)?;
+    let first = task::pidfd(first)?;
+    match task::fork_aside()? {
+        Some(keeper) => Ok((keeper, memory.raw())),
+        None => keeper::keep(octavo_ledger::open(&memory)?, &memory, &first, report),
+    }
 }
 
 /// Nine tenths of what is left, in whole pages.
@@ -349,12 +367,12 @@ mod tests {
     fn the_users_preload_comes_after_ours() {
         let config = RunConfig {
             pid: 1,
+            keeper: 2,
+            ledger: 3,
             limit: FLOOR,
             strict: false,
-            stats: false,
             codec: None,
             unit: None,
-            stats_json: None,
             preload: None,
         };
         let get = |preload: Option<&str>, name: &str| {
@@ -367,7 +385,11 @@ mod tests {
         assert_eq!(get(Some("a.so b.so"), LD_PRELOAD), "/o.so:a.so b.so");
         assert_eq!(get(Some(""), LD_PRELOAD), "/o.so");
         assert_eq!(get(None, LD_PRELOAD), "/o.so");
-        assert!(get(None, VARIABLE).to_string_lossy().starts_with("v=1;pid=1;limit=16777216;"));
+        assert!(
+            get(None, VARIABLE)
+                .to_string_lossy()
+                .starts_with("v=2;pid=1;keeper=2;ledger=3;limit=16777216;")
+        );
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! What `octavo run` tells the preloaded object: one environment variable, `OCTAVO_RUN`.
 //!
 //! ```text
-//! OCTAVO_RUN=v=1;pid=4711;limit=536870912;strict=0;stats=1;codec=zstd:1;stats_json=/tmp/a%3Bb.json
+//! OCTAVO_RUN=v=2;pid=4711;keeper=4710;ledger=3;limit=536870912;strict=0;codec=zstd:1;preload=/a%3Bb.so
 //! ```
 //!
-//! Pairs `key=value` joined by `;`, each key at most once, the five of [`REQUIRED`] always. Inside
+//! Pairs `key=value` joined by `;`, each key at most once, the six of [`REQUIRED`] always. Inside
 //! a value every byte that is not printable ASCII, and `;`, `%` and `=`, is written `%XX`: the
 //! whole word is ASCII whatever bytes a path has.
 //!
@@ -23,29 +23,29 @@ pub const VARIABLE: &str = "OCTAVO_RUN";
 pub const TABLE_RESERVE: usize = 16 << 30;
 
 /// The version this module writes and the only one it reads.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The keys without which a word is refused.
-pub const REQUIRED: [&str; 5] = ["v", "pid", "limit", "strict", "stats"];
+pub const REQUIRED: [&str; 6] = ["v", "pid", "keeper", "ledger", "limit", "strict"];
 
 /// How a program is to be run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunConfig<'a> {
-    /// The process this is meant for: the one that was `octavo` and is now the program. A process
-    /// with another id has inherited the variable and must not take it for its own.
+    /// The job's first process: the one that was `octavo` and is now the program. Processes with
+    /// another id have inherited the variable and belong to the same job.
     pub pid: u32,
+    /// The process that keeps the job's ledger.
+    pub keeper: u32,
+    /// The ledger's descriptor there.
+    pub ledger: u32,
     /// What the job may occupy, everything of ours counted.
     pub limit: ByteSize,
     /// End the job with 137 instead of going over the limit.
     pub strict: bool,
-    /// Print a table of counters to stderr at the end.
-    pub stats: bool,
     /// The codec's name; absent: chosen while running.
     pub codec: Option<Text<'a>>,
     /// What one compress request takes; absent: chosen while running.
     pub unit: Option<Unit>,
-    /// The absolute path of the file that gets the counters as JSON.
-    pub stats_json: Option<Text<'a>>,
     /// `LD_PRELOAD` as the user had set it, without our object; absent: it was not set.
     pub preload: Option<Text<'a>>,
 }
@@ -198,18 +198,17 @@ impl<'a> RunConfig<'a> {
     pub fn encode(&self, out: &mut impl fmt::Write) -> fmt::Result {
         write!(
             out,
-            "v={VERSION};pid={};limit={};strict={};stats={}",
+            "v={VERSION};pid={};keeper={};ledger={};limit={};strict={}",
             self.pid,
+            self.keeper,
+            self.ledger,
             self.limit.bytes(),
             u8::from(self.strict),
-            u8::from(self.stats),
         )?;
         if let Some(unit) = self.unit {
             write!(out, ";unit={unit}")?;
         }
-        let texts =
-            [("codec", self.codec), ("stats_json", self.stats_json), ("preload", self.preload)];
-        for (key, text) in texts {
+        for (key, text) in [("codec", self.codec), ("preload", self.preload)] {
             let Some(text) = text else { continue };
             write!(out, ";{key}=")?;
             for byte in text.bytes() {
@@ -237,12 +236,12 @@ impl<'a> RunConfig<'a> {
         read.version.ok_or(ConfigError::Missing("v"))?;
         Ok(Self {
             pid: read.pid.ok_or(ConfigError::Missing("pid"))?,
+            keeper: read.keeper.ok_or(ConfigError::Missing("keeper"))?,
+            ledger: read.ledger.ok_or(ConfigError::Missing("ledger"))?,
             limit: read.limit.ok_or(ConfigError::Missing("limit"))?,
             strict: read.strict.ok_or(ConfigError::Missing("strict"))?,
-            stats: read.stats.ok_or(ConfigError::Missing("stats"))?,
             codec: read.codec,
             unit: read.unit,
-            stats_json: read.stats_json,
             preload: read.preload,
         })
     }
@@ -253,12 +252,12 @@ impl<'a> RunConfig<'a> {
 struct Read<'a> {
     version: Option<u32>,
     pid: Option<u32>,
+    keeper: Option<u32>,
+    ledger: Option<u32>,
     limit: Option<ByteSize>,
     strict: Option<bool>,
-    stats: Option<bool>,
     codec: Option<Text<'a>>,
     unit: Option<Unit>,
-    stats_json: Option<Text<'a>>,
     preload: Option<Text<'a>>,
 }
 
@@ -268,12 +267,12 @@ impl<'a> Read<'a> {
         match key {
             "v" => set(&mut self.version, key, value, |v| number(v).filter(|n| *n == VERSION)),
             "pid" => set(&mut self.pid, key, value, number),
+            "keeper" => set(&mut self.keeper, key, value, number),
+            "ledger" => set(&mut self.ledger, key, value, number),
             "limit" => set(&mut self.limit, key, value, |v| number(v).map(ByteSize::new)),
             "strict" => set(&mut self.strict, key, value, flag),
-            "stats" => set(&mut self.stats, key, value, flag),
             "codec" => set(&mut self.codec, key, value, Text::encoded),
             "unit" => set(&mut self.unit, key, value, |v| v.parse().ok()),
-            "stats_json" => set(&mut self.stats_json, key, value, Text::encoded),
             "preload" => set(&mut self.preload, key, value, Text::encoded),
             _ => Err(ConfigError::UnknownKey(key)),
         }
@@ -319,12 +318,12 @@ mod tests {
 
     const PLAIN: RunConfig<'static> = RunConfig {
         pid: 4711,
+        keeper: 4710,
+        ledger: 3,
         limit: ByteSize::mib(512),
         strict: false,
-        stats: true,
         codec: None,
         unit: None,
-        stats_json: None,
         preload: None,
     };
 
@@ -339,14 +338,13 @@ mod tests {
         let config = RunConfig {
             codec: Some(Text::new(b"zstd:1")),
             unit: Some(Unit::K16),
-            stats_json: Some(Text::new(b"/tmp/a;b=c%\xff.json")),
-            preload: Some(Text::new(b"libone.so libtwo.so")),
+            preload: Some(Text::new(b"/a;b=c%\xff.so libtwo.so")),
             ..PLAIN
         };
         assert_eq!(
             word(&config),
-            "v=1;pid=4711;limit=536870912;strict=0;stats=1;unit=16K;codec=zstd:1;\
-             stats_json=/tmp/a%3Bb%3Dc%25%FF.json;preload=libone.so libtwo.so"
+            "v=2;pid=4711;keeper=4710;ledger=3;limit=536870912;strict=0;unit=16K;codec=zstd:1;\
+             preload=/a%3Bb%3Dc%25%FF.so libtwo.so"
         );
     }
 
@@ -357,10 +355,10 @@ mod tests {
         for (bad, error) in [
             ("", NotAPair("")),
             ("v", NotAPair("v")),
-            ("v=1", Missing("pid")),
-            ("pid=1;limit=1;strict=0;stats=0", Missing("v")),
-            ("v=2", BadValue { key: "v", value: "2" }),
-            ("v=1;v=1", Repeated("v")),
+            ("v=2", Missing("pid")),
+            ("pid=1;limit=1;strict=0", Missing("v")),
+            ("v=1", BadValue { key: "v", value: "1" }),
+            ("v=2;v=2", Repeated("v")),
             ("colour=red", UnknownKey("colour")),
             ("pid=+1", BadValue { key: "pid", value: "+1" }),
             ("limit=512M", BadValue { key: "limit", value: "512M" }),
@@ -387,18 +385,17 @@ mod tests {
     proptest! {
         #[test]
         fn a_configuration_reads_back_as_written(
-            pid: u32, limit: u64, strict: bool, stats: bool,
+            pid: u32, keeper: u32, ledger: u32, limit: u64, strict: bool,
             codec in option::of(vec(any::<u8>(), 0..40)),
             unit in option::of(prop::sample::select(&Unit::ALL[..])),
-            stats_json in option::of(vec(any::<u8>(), 0..40)),
             preload in option::of(vec(any::<u8>(), 0..40)),
         ) {
             fn text(bytes: &Option<Vec<u8>>) -> Option<Text<'_>> {
                 bytes.as_deref().map(Text::new)
             }
             let config = RunConfig {
-                pid, limit: ByteSize::new(limit), strict, stats, unit,
-                codec: text(&codec), stats_json: text(&stats_json), preload: text(&preload),
+                pid, keeper, ledger, limit: ByteSize::new(limit), strict, unit,
+                codec: text(&codec), preload: text(&preload),
             };
             let word = word(&config);
             prop_assert!(word.bytes().all(|b| b.is_ascii_graphic() || b == b' '));

@@ -5,6 +5,9 @@
 //!                  register       evictors    evictors     a fault   never,
 //!                  everything     stop        start        waits     but said
 //! ```
+//! The limit is the job's, less what other processes of it use, or what this one was told is its
+//! share where there is not enough for all: so it moves.
+//!
 //! Used is the resident anonymous memory of the whole address space: the program's pages and
 //! everything of ours (pool, tables, pages in hand), since we live in it. The watch measures it;
 //! between two measurements it is kept up by adding and subtracting what we do ourselves.
@@ -31,15 +34,13 @@ const COPIES: u64 = 58;
 /// The levels, all in pages.
 #[derive(Debug)]
 pub struct Budget {
-    limit: u64,
+    limit: AtomicU64,
     slack: u64,
     used: AtomicI64,
     stored: AtomicU64,
     held: AtomicU64,
     copies: AtomicI64,
     aside: AtomicI64,
-    peak: AtomicU64,
-    exceeded: AtomicU64,
 }
 
 impl Budget {
@@ -52,22 +53,30 @@ impl Budget {
             s => s,
         };
         Self {
-            limit,
+            limit: AtomicU64::new(limit),
             slack,
             used: AtomicI64::new(0),
             stored: AtomicU64::new(0),
             held: AtomicU64::new(0),
             copies: AtomicI64::new(0),
             aside: AtomicI64::new(0),
-            peak: AtomicU64::new(0),
-            exceeded: AtomicU64::new(0),
         }
     }
 
-    /// The limit.
+    /// What this process may use at present.
+    fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Notes what this process may use from now on.
+    pub fn allow(&self, pages: u64) {
+        self.limit.store(pages.max(FLOOR), Ordering::Relaxed);
+    }
+
+    /// Pages that this process cannot give.
     #[must_use]
-    pub const fn limit(&self) -> u64 {
-        self.limit
+    pub fn floor(&self) -> u64 {
+        self.stored.load(Ordering::Relaxed) + FLOOR
     }
 
     /// Pages used.
@@ -76,23 +85,9 @@ impl Budget {
         u64::try_from(self.used.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// The most that was measured.
-    #[must_use]
-    pub fn peak(&self) -> u64 {
-        self.peak.load(Ordering::Relaxed)
-    }
-
-    /// The most that was measured past the limit.
-    #[must_use]
-    pub fn exceeded(&self) -> u64 {
-        self.exceeded.load(Ordering::Relaxed)
-    }
-
     /// Notes a measurement.
     pub fn measured(&self, pages: u64) {
         self.used.store(pages as i64, Ordering::Relaxed);
-        self.peak.fetch_max(pages, Ordering::Relaxed);
-        self.exceeded.fetch_max(pages.saturating_sub(self.limit), Ordering::Relaxed);
     }
 
     /// Notes pages that we took from the kernel (or gave back, when negative).
@@ -138,37 +133,38 @@ impl Budget {
     #[must_use]
     pub fn density(&self) -> usize {
         let essential = self.essential();
-        DENSER_AT.iter().filter(|percent| essential * 100 > self.limit * **percent).count()
+        DENSER_AT.iter().filter(|percent| essential * 100 > self.limit() * **percent).count()
     }
 
     /// Whether there is room for compressed copies of pages that are in the program.
     #[must_use]
     pub fn has_room_for_copies(&self) -> bool {
-        self.stored.load(Ordering::Relaxed) * 100 < self.limit * COPIES
+        self.stored.load(Ordering::Relaxed) * 100 < self.limit() * COPIES
     }
 
     /// Whether the program has more resident than [`FLOOR`].
     #[must_use]
     pub fn above_floor(&self) -> bool {
-        self.used() > self.stored.load(Ordering::Relaxed) + FLOOR
+        self.used() > self.floor()
     }
 
     /// Pages left until everything must be registered; 0 when it is time.
     #[must_use]
     pub fn until_armed(&self) -> u64 {
-        let reserve = (self.limit / 8).max(8 * MIB).min(self.limit / 2);
-        (self.limit - reserve).saturating_sub(self.used())
+        let limit = self.limit();
+        let reserve = (limit / 8).max(8 * MIB).min(limit / 2);
+        (limit - reserve).saturating_sub(self.used())
     }
 
     /// Pages left until the limit.
     #[must_use]
     pub fn until_limit(&self) -> u64 {
-        self.limit.saturating_sub(self.used())
+        self.limit().saturating_sub(self.used())
     }
 
     /// Whether less than `slacks` slacks would be free once what was taken is stored.
     fn is_short_of(&self, slacks: u64) -> bool {
-        self.used() + slacks * self.slack > self.limit + self.aside()
+        self.used() + slacks * self.slack > self.limit() + self.aside()
     }
 
     /// Whether evictors should start.
@@ -192,14 +188,14 @@ impl Budget {
     /// Whether `pages` more have to wait for an eviction.
     #[must_use]
     pub fn must_wait(&self, pages: u64) -> bool {
-        self.used() + pages + self.slack > self.limit
+        self.used() + pages + self.slack > self.limit()
     }
 
     /// Growth that may stay unregistered, in pages: registering every small step would leave a
     /// mapping for each.
     #[must_use]
     pub fn unregistered_allowance(&self) -> u64 {
-        (self.limit / 128).max(MIB)
+        (self.limit() / 128).max(MIB)
     }
 }
 
@@ -239,13 +235,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_past_the_limit_is_remembered() {
+    fn the_limit_moves_but_not_below_what_a_program_needs_at_once() {
         let budget = Budget::new(32 * MIB);
-        budget.measured(33 * MIB);
-        budget.measured(10 * MIB);
-        budget.took(5);
-        assert_eq!(budget.exceeded(), MIB);
-        assert_eq!(budget.peak(), 33 * MIB);
-        assert_eq!(budget.used(), 10 * MIB + 5);
+        budget.measured(20 * MIB);
+        assert!(!budget.must_wait(0));
+        budget.allow(19 * MIB);
+        assert!(budget.must_wait(0) && budget.until_limit() == 0);
+        budget.allow(0);
+        assert_eq!(budget.limit(), FLOOR);
     }
 }

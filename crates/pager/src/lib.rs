@@ -40,6 +40,5 @@ pub mod regions;
 pub mod serve;
 mod settle;
 pub mod start;
-pub mod stats;
 pub mod table;
 pub mod watch;

@@ -15,11 +15,12 @@ use crate::program::{BATCH, Program};
 use crate::regions::Regions;
 use crate::serve::{Fault, RUN, Stream};
 use crate::start::tell;
-use crate::stats::{Counter, Counters};
 use crate::table::Table;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use octavo_codec::Codec;
+use octavo_ledger::counters::{Counter, Counters};
+use octavo_ledger::{Ledger, Member};
 use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicBool, Ordering};
 use octavo_page::{PAGE_SIZE, Unit};
@@ -41,7 +42,7 @@ const QUEUE: usize = 256;
 /// How a job is to be run.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Bytes that the job may occupy.
+    /// Bytes that the whole job may occupy.
     pub limit: u64,
     /// End the job rather than go over the limit.
     pub strict: bool,
@@ -82,7 +83,10 @@ pub struct Pager {
     pub(crate) condenser: Mutex<Condenser>,
     pub(crate) store: Store<PoolArena>,
     pub(crate) budget: Budget,
-    pub(crate) counters: Counters,
+    /// What the processes of the job know of each other, and this one's place in it.
+    pub(crate) ledger: &'static Ledger,
+    pub(crate) member: &'static Member,
+    pub(crate) counters: &'static Counters,
     pub(crate) bell: Bell,
     pub(crate) placement: Placement,
     /// Pages of registered ranges that were unmapped so far.
@@ -179,6 +183,10 @@ pub struct Parts {
     pub store: Store<PoolArena>,
     /// The process that is managed.
     pub target: Fd,
+    /// The job's ledger.
+    pub ledger: &'static Ledger,
+    /// This process's place there.
+    pub member: &'static Member,
 }
 
 /// Registered ranges, at most; the kernel allows a process 65,530 mappings.
@@ -193,7 +201,7 @@ impl Pager {
     /// # Errors
     /// When the staging areas cannot be made.
     pub fn new(config: Config, parts: Parts) -> octavo_sys::Result<Self> {
-        let Parts { program, maps, store, target } = parts;
+        let Parts { program, maps, store, target, ledger, member } = parts;
         let areas: Result<Vec<_>, _> =
             (0..AREAS).map(|_| program.staging().map(Area::new)).collect();
         Ok(Self {
@@ -208,7 +216,9 @@ impl Pager {
             condenser: Mutex::new(Condenser::default()),
             store,
             budget: Budget::new(config.limit / PAGE_SIZE as u64),
-            counters: Counters::default(),
+            ledger,
+            member,
+            counters: &member.counters,
             bell: Bell::default(),
             placement: Placement::new(),
             unmapped: Counter::default(),

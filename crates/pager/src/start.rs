@@ -28,6 +28,7 @@ use crate::watch::Watch;
 use alloc::boxed::Box;
 use core::fmt::Write as _;
 use core::time::Duration;
+use octavo_ledger::{Ledger, Member, Owner};
 use octavo_page::PAGE_SIZE;
 use octavo_page::pins::Pins;
 use octavo_page::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -36,7 +37,7 @@ use octavo_store::Store;
 use octavo_sys::file::{self, Fd, Text};
 use octavo_sys::maps::Maps;
 use octavo_sys::task::{self, Crash, Kinship, SignalMask};
-use octavo_sys::{Errno, Result};
+use octavo_sys::{Errno, Result, shared};
 
 /// What the preloaded object hands over.
 #[derive(Debug)]
@@ -45,10 +46,8 @@ pub struct Job {
     pub config: Config,
     /// Addresses that are never managed: our image, libc, whose data we use, and the main stack.
     pub excluded: [Span; 3],
-    /// Print the table at the end.
-    pub stats: bool,
-    /// Write the JSON object there at the end.
-    pub stats_json: Option<Text<4096>>,
+    /// The process that keeps the job's ledger, and its descriptor there.
+    pub keeper: (i32, i32),
 }
 
 /// The talk between the program's threads and the helper.
@@ -64,6 +63,9 @@ pub struct Control {
 
 static CONTROL: Control =
     Control { started: AtomicU32::new(0), ended: AtomicU32::new(0), process: AtomicI64::new(0) };
+
+/// The keeper has this long to tell the statistics.
+const LAST_WORDS: Duration = Duration::from_millis(1500);
 
 const RUNNING: u32 = 1;
 const ENDING: u32 = 1;
@@ -98,7 +100,8 @@ fn wait_for_helper() -> Result<()> {
     }
 }
 
-/// Has the statistics written before the program ends; waits at most two seconds.
+/// Has the keeper told before the program ends, and the statistics, should it be the last of its job,
+/// written; waits at most two seconds.
 pub fn before_end() {
     if !is_managed() {
         return;
@@ -193,7 +196,8 @@ struct Helper {
 
 impl Helper {
     fn new(job: Job, target: i32) -> Result<Self> {
-        keep_only_stderr(job.stats)?;
+        file::close_range(0, u32::MAX)?;
+        let (ledger, member) = join(job.keeper, target)?;
         let program = Program::open()?;
         let limit = job.config.limit as usize;
         let store = store(limit, job.config.cpus)?;
@@ -201,7 +205,7 @@ impl Helper {
         TARGET.store(i64::from(target_fd.raw()), Ordering::Release);
         let maps = Maps::open()?;
         maps.writable_from(0)?; // ENOTTY on a kernel that cannot list mappings this way
-        let parts = Parts { program, maps, store, target: target_fd };
+        let parts = Parts { program, maps, store, target: target_fd, ledger, member };
         let pager = Box::leak(Box::new(Pager::new(job.config, parts)?));
         let server = Worker::new(0, &job.config);
         Ok(Self { pager, job, target, server })
@@ -219,7 +223,6 @@ impl Helper {
             }
         }
         pager.run_server(&mut server, target);
-        report(pager, job);
         leave()
     }
 
@@ -229,7 +232,7 @@ impl Helper {
             let worker = Worker::new(number, &job.config);
             spawn_thread(evictor, Box::new((pager, worker)))?;
         }
-        spawn_thread(watcher, Box::new((watch, pager, job)))?;
+        spawn_thread(watcher, Box::new((watch, pager)))?;
         let helper = task::pidfd(task::pid())?;
         let guard_of = Box::new((helper, &pager.target));
         let guard = task::spawn(Kinship::Guard, guard, Box::into_raw(guard_of) as usize)?;
@@ -251,24 +254,35 @@ extern "C" fn evictor(argument: usize) -> ! {
 
 extern "C" fn watcher(argument: usize) -> ! {
     // SAFETY: `start_others` made this box for us alone.
-    let (watch, pager, job) =
-        *unsafe { Box::from_raw(argument as *mut (Watch<'static>, &'static Pager, &'static Job)) };
+    let (watch, pager) =
+        *unsafe { Box::from_raw(argument as *mut (Watch<'static>, &'static Pager)) };
     task::set_name(c"octavo-watch");
     pager.placement.note_helper();
-    watch.run(|time| pause(pager, job, time))
+    watch.run(|time| pause(pager, time))
 }
 
-/// Waits for `time`, unless the program is about to end and wants its statistics told.
-fn pause(pager: &Pager, job: &Job, time: Duration) {
+/// Waits for `time`, unless the program is about to end.
+fn pause(pager: &Pager, time: Duration) {
     ROOM.store(pager.budget.until_armed(), Ordering::Relaxed);
     match CONTROL.ended.load(Ordering::Acquire) {
         0 => task::futex_wait(&CONTROL.ended, 0, time),
+        ENDING => {
+            end(pager.ledger, pager.member);
+            CONTROL.ended.store(WRITTEN, Ordering::Release);
+            task::futex_wake(&CONTROL.ended);
+        }
         _ => task::sleep(time),
     }
-    if CONTROL.ended.load(Ordering::Acquire) == ENDING {
-        report(pager, job);
-        CONTROL.ended.store(WRITTEN, Ordering::Release);
-        task::futex_wake(&CONTROL.ended);
+}
+
+/// Tells the keeper that the program is about to end; where it is the last, waits until the statistics
+/// are told.
+fn end(ledger: &Ledger, member: &Member) {
+    let told = ledger.told().load(Ordering::Acquire);
+    member.end();
+    ledger.ring();
+    if ledger.members().all(Member::ends) {
+        shared::wait(ledger.told(), told, LAST_WORDS);
     }
 }
 
@@ -347,15 +361,18 @@ pub(crate) fn tell(target: &Fd, line: &[u8]) {
     }
 }
 
-/// Closes what came along from the program: pipes must see their end when the program's own ends
-/// are closed. Standard error stays for the table, when that was asked for.
-fn keep_only_stderr(stats: bool) -> Result<()> {
-    if stats {
-        file::close_range(0, 1)?;
-        file::close_range(3, u32::MAX)
-    } else {
-        file::close_range(0, u32::MAX)
-    }
+/// A place in the ledger that the process `keeper` holds, for the process `target`.
+fn join((keeper, ledger): (i32, i32), target: i32) -> Result<(&'static Ledger, &'static Member)> {
+    let memory = task::borrow_fd(&task::pidfd(keeper)?, ledger)?;
+    let ledger = octavo_ledger::open(&memory)?;
+    let mut path = Text::<64>::new();
+    let _ = write!(path, "/proc/{target}/comm");
+    let mut name = [0; 16];
+    let _ = Fd::open(path.as_c_str().unwrap_or(c""))?.read(&mut name);
+    let owner = Owner { program: target, pager: task::pid() };
+    let member = ledger.join(owner, name).ok_or(Errno::EUSERS)?;
+    ledger.ring();
+    Ok((ledger, member))
 }
 
 /// A store for a job of `limit` bytes: room for what 64 times that compresses to nothing.
@@ -394,27 +411,5 @@ impl Pager {
                 follower.answered(self, fault.thread, slept);
             }
         }
-    }
-}
-
-/// Tells the statistics, once.
-fn report(pager: &Pager, job: &Job) {
-    static TOLD: AtomicU32 = AtomicU32::new(0);
-    if TOLD.swap(1, Ordering::AcqRel) == 1 {
-        return;
-    }
-    let mut text = Text::<4096>::new();
-    if job.stats && pager.write_table(&mut text).is_ok() {
-        let _ = Fd::own(2).write_all(text.as_bytes());
-    }
-    let Some(path) = job.stats_json.as_ref().and_then(Text::as_c_str) else { return };
-    let mut text = Text::<4096>::new();
-    let _ = pager.write_json(&mut text);
-    if let Err(error) = Fd::create(path).and_then(|file| file.write_all(text.as_bytes())) {
-        let mut line = Text::<256>::new();
-        let error = error.into_raw();
-        let _ =
-            writeln!(line, "octavo: --stats-json: the file could not be written: error {error}");
-        tell(&pager.target, line.as_bytes());
     }
 }

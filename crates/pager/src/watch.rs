@@ -79,7 +79,6 @@ pub struct Watch<'a> {
     strangers: u32,
     /// When the program was first seen to have ended.
     ended_at: Option<Duration>,
-    said: bool,
     starvation: Starvation,
 }
 
@@ -101,7 +100,6 @@ impl<'a> Watch<'a> {
             listed_at: Duration::ZERO,
             strangers: 0,
             ended_at: None,
-            said: false,
             starvation: Starvation::default(),
         })
     }
@@ -118,9 +116,7 @@ impl<'a> Watch<'a> {
         let Some(statm) = Statm::read(&self.ours) else { return NEAR };
         self.leave_after_the_program(statm);
         let pager = self.pager;
-        pager.budget.measured(statm.anonymous());
-        let store = pager.store.stats();
-        pager.budget.stores((store.pool_bytes / PAGE_SIZE) as u64, store.stored_pages as u64);
+        pager.publish(statm.anonymous());
         if !pager.is_armed() {
             let left = pager.budget.until_armed();
             if left > 0 {
@@ -181,12 +177,12 @@ impl<'a> Watch<'a> {
 
     /// Says once that the limit is exceeded, or ends a strict job.
     fn say_exceeded(&mut self) {
-        let exceeded = self.pager.budget.exceeded() * PAGE_SIZE as u64;
+        let ledger = self.pager.ledger;
+        let exceeded = ledger.used().saturating_sub(ledger.limit()) * PAGE_SIZE as u64;
         let limit = self.pager.config.limit;
-        if self.said || exceeded < ByteSize::mib(1).bytes() || !self.pager.is_stuck() {
+        if exceeded < ByteSize::mib(1).bytes() || !self.pager.is_stuck() || !ledger.says_first() {
             return;
         }
-        self.said = true;
         let mib = exceeded.div_ceil(1 << 20);
         let limit = ByteSize::new(limit);
         let mut line = Text::<256>::new();
@@ -199,11 +195,31 @@ impl<'a> Watch<'a> {
         self.pager.say(line.as_bytes());
         if self.pager.config.strict {
             let _ = task::kill(&self.pager.target);
+            ledger.forbid();
         }
     }
 }
 
 impl Pager {
+    /// Says what this process uses, `resident` pages and what is stored in them, and reads what the
+    /// others leave.
+    fn publish(&self, resident: u64) {
+        let store = self.store.stats();
+        self.budget.measured(resident);
+        self.budget.stores((store.pool_bytes / PAGE_SIZE) as u64, store.stored_pages as u64);
+        self.member.say(resident, self.budget.floor());
+        let stored = &self.member.stored;
+        stored.compressed_bytes.set(store.compressed_bytes as u64);
+        stored.pool_bytes.set(store.pool_bytes as u64);
+        stored.pages.set(store.stored_pages as u64);
+        stored.same_filled.set(store.same_filled_pages as u64);
+        self.counters.cpu_us.set(task::cpu_time().as_micros() as u64);
+        let others = self.ledger.used_beside(self.member);
+        self.ledger.note_used(others + resident);
+        let left = self.ledger.limit().saturating_sub(others);
+        self.budget.allow(self.member.share().map_or(left, |share| share.min(left)));
+    }
+
     /// Registers `span`, and evicts from it from now on. What cannot be registered (another
     /// userfaultfd has it) is left alone.
     fn manage(&self, span: Span) {

@@ -31,12 +31,11 @@ extern "C" fn constructor(
         Ok(run) => run,
         Err(error) => refuse(format_args!("{error}")),
     };
-    // Inherited by a child, it is not meant for us.
-    if run.pid != task::pid() as u32 {
-        return;
-    }
     let job = job(&run).unwrap_or_else(|value| refuse(format_args!("{value}")));
-    if let Err(error) = start::start(job) {
+    // A process that cannot be managed runs as it would alone, unless all was asked for its sake.
+    if let Err(error) = start::start(job)
+        && run.pid == task::pid() as u32
+    {
         refuse(format_args!("{}", Refusal(error)));
     }
 }
@@ -48,10 +47,6 @@ extern "C" fn destructor() {
 fn job(run: &RunConfig<'_>) -> Result<Job, &'static str> {
     let here = 0u8;
     let stack = &raw const here as usize;
-    let mut path = Text::<4096>::new();
-    for byte in run.stats_json.iter().flat_map(|t| t.bytes()) {
-        let _ = path.push(byte);
-    }
     Ok(Job {
         config: Config {
             limit: run.limit.bytes(),
@@ -60,8 +55,7 @@ fn job(run: &RunConfig<'_>) -> Result<Job, &'static str> {
             cpus: CpuSet::of_this_task().count().max(1),
         },
         excluded: [image::ours(), image::libc(), stack..stack + 1],
-        stats: run.stats,
-        stats_json: run.stats_json.map(|_| path),
+        keeper: (run.keeper as i32, run.ledger as i32),
     })
 }
 

@@ -98,6 +98,18 @@ impl Fd {
     }
 }
 
+/// A pipe: what is written to the second comes out of the first.
+///
+/// # Errors
+/// As of `pipe2(2)`.
+pub fn pipe() -> Result<(Fd, Fd)> {
+    const CLOEXEC: usize = 0o2_000_000;
+    let mut ends = [0i32; 2];
+    // SAFETY: the kernel writes two numbers.
+    unsafe { syscall!(Sysno::pipe2, ends.as_mut_ptr(), CLOEXEC) }?;
+    Ok((Fd::own(ends[0]), Fd::own(ends[1])))
+}
+
 impl Drop for Fd {
     fn drop(&mut self) {
         // SAFETY: the descriptor is ours, and nobody uses its number after this.

@@ -18,6 +18,7 @@ pub mod file;
 pub mod maps;
 pub mod memory;
 pub mod scan;
+pub mod shared;
 pub mod task;
 pub mod uffd;
 

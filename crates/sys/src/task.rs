@@ -10,7 +10,7 @@
 //! `wait(-1)` could find. It never uses libc: its thread-local storage is a page of zeros.
 #![allow(unsafe_code)] // clone, signals, and the first instructions on a new stack
 
-use crate::file::Fd;
+use crate::file::{self, Fd};
 use crate::memory::Reserve;
 use crate::{Errno, Result};
 use core::arch::asm;
@@ -100,6 +100,44 @@ pub fn spawn(kinship: Kinship, entry: extern "C" fn(usize) -> !, argument: usize
         );
     }
     Errno::from_ret(outcome as usize).map(|pid| pid as i32)
+}
+
+/// Copies the calling process, which has one thread, as fork(2) does, but as nobody's child: neither
+/// `wait(-1)` nor a signal ever tells of its end. `None` in the copy; else its id.
+///
+/// # Errors
+/// As of `clone(2)`.
+pub fn fork_aside() -> Result<Option<i32>> {
+    const SIGCHLD: usize = 17;
+    if gets_orphans() {
+        return fork(0);
+    }
+    // Its parent ends at once, and tells the id by a pipe.
+    let (from, to) = file::pipe()?;
+    let Some(between) = fork(SIGCHLD)? else {
+        let made = fork(0);
+        if let Ok(None) = made {
+            return Ok(None);
+        }
+        let _ = to.write_all(&made.ok().flatten().unwrap_or(0).to_ne_bytes());
+        exit_group(0)
+    };
+    drop(to);
+    let mut id = [0; 4];
+    let read = from.read(&mut id)?;
+    reap(between)?;
+    match i32::from_ne_bytes(id) {
+        0 => Err(Errno::EAGAIN),
+        _ if read < id.len() => Err(Errno::EAGAIN),
+        id => Ok(Some(id)),
+    }
+}
+
+fn fork(signal: usize) -> Result<Option<i32>> {
+    // SAFETY: the copy has a stack of its own, copied, and goes on like this one; there is one thread,
+    // so no lock is left held by another.
+    let made = unsafe { syscall!(Sysno::clone, signal, 0usize, 0usize, 0usize, 0usize) }?;
+    Ok((made != 0).then_some(made as i32))
 }
 
 /// Ends the calling task alone.

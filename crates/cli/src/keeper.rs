@@ -1,0 +1,293 @@
+//! The keeper: holds the ledger of a job, hears of deaths, sets shares, tells the statistics.
+//!
+//! `octavo run` becomes the program, so somebody else must outlive it: a copy made before, which is
+//! nobody's child and has no descriptors but the ledger and, where it is to print there, stderr. It
+//! ends when the job's first process is gone and no process is managed any more.
+
+use comfy_table::presets;
+use octavo_ledger::counters::Counters;
+use octavo_ledger::shares::{self, Look};
+use octavo_ledger::{Ledger, Member, Owner};
+use octavo_page::PAGE_SIZE;
+use octavo_sys::file::{self, Fd};
+use octavo_sys::{shared, task};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Between two looks.
+const TICK: Duration = Duration::from_millis(20);
+
+/// After the first process has ended and when nobody is left, others may still be starting.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// How the statistics are wanted.
+#[derive(Debug)]
+pub struct Report {
+    /// As a table on stderr.
+    pub table: bool,
+    /// As a JSON object in this file.
+    pub json: Option<PathBuf>,
+}
+
+/// Becomes a process that keeps `ledger` for the job whose first process is `first`, until that job
+/// is over.
+pub fn keep(ledger: &'static Ledger, memory: &Fd, first: &Fd, report: Report) -> ! {
+    task::detach();
+    task::set_name(c"octavo-keeper");
+    close_others(&[memory.raw(), first.raw()], report.table || report.json.is_some());
+    let mut keeper = Keeper {
+        ledger,
+        report,
+        pagers: BTreeMap::new(),
+        heat: BTreeMap::new(),
+        names: BTreeMap::new(),
+        last: Last::default(),
+    };
+    let mut alone_since = None;
+    loop {
+        let bell = ledger.bell().load(std::sync::atomic::Ordering::Acquire);
+        keeper.look();
+        if keeper.pagers.is_empty() && first.is_readable() {
+            let since = *alone_since.get_or_insert_with(Instant::now);
+            if since.elapsed() > GRACE {
+                keeper.tell();
+                task::exit_group(0);
+            }
+        } else {
+            alone_since = None;
+        }
+        shared::wait(ledger.bell(), bell, TICK);
+    }
+}
+
+/// Closes all descriptors but those in `kept` and, when `stderr` is wanted, that.
+fn close_others(kept: &[i32], stderr: bool) {
+    let mut kept = kept.to_vec();
+    if stderr {
+        kept.push(2);
+    }
+    kept.sort_unstable();
+    let mut from = 0;
+    for fd in kept {
+        if fd > from {
+            let _ = file::close_range(from, fd.unsigned_abs() - 1);
+        }
+        from = fd + 1;
+    }
+    let _ = file::close_range(from, u32::MAX);
+}
+
+/// A pager that was heard of.
+struct Pager {
+    /// Readable when it has ended.
+    process: Fd,
+    program: Option<Fd>,
+}
+
+/// What the members had stored when last looked at: when they are gone they have nothing.
+#[derive(Default)]
+struct Last {
+    used: u64,
+    compressed_bytes: u64,
+    pool_bytes: u64,
+    pages: u64,
+    same_filled: u64,
+}
+
+struct Keeper {
+    ledger: &'static Ledger,
+    report: Report,
+    /// By process id of the pager.
+    pagers: BTreeMap<i32, Pager>,
+    /// Faults so far, and their average lately, by process id of the pager.
+    heat: BTreeMap<i32, (u64, u64)>,
+    /// How many processes there were of each name.
+    names: BTreeMap<String, u64>,
+    last: Last,
+}
+
+impl Keeper {
+    fn look(&mut self) {
+        self.meet();
+        self.bury();
+        self.note();
+        self.share();
+        if self.ledger.is_forbidden() {
+            self.pagers.values().filter_map(|pager| pager.program.as_ref()).for_each(|program| {
+                let _ = task::kill(program);
+            });
+        }
+        if self.ledger.members().next().is_some() && self.ledger.members().all(Member::ends) {
+            self.tell();
+        }
+    }
+
+    /// Gets to know new members.
+    fn meet(&mut self) {
+        for member in self.ledger.members() {
+            let Some(Owner { program, pager }) = member.owner() else { continue };
+            if self.pagers.contains_key(&pager) {
+                continue;
+            }
+            let Ok(process) = task::pidfd(pager) else {
+                self.ledger.clear(member); // gone already
+                continue;
+            };
+            let name = member.name();
+            let end = name.iter().position(|b| matches!(b, 0 | b'\n')).unwrap_or(name.len());
+            let name = String::from_utf8_lossy(&name[..end]).into_owned();
+            *self.names.entry(name).or_default() += 1;
+            self.pagers.insert(pager, Pager { process, program: task::pidfd(program).ok() });
+        }
+    }
+
+    /// Clears the places of members that are gone.
+    fn bury(&mut self) {
+        let ledger = self.ledger;
+        for member in ledger.members() {
+            let Some(Owner { pager, .. }) = member.owner() else { continue };
+            if self.pagers.get(&pager).is_some_and(|known| known.process.is_readable()) {
+                ledger.clear(member);
+                self.pagers.remove(&pager);
+                self.heat.remove(&pager);
+            }
+        }
+    }
+
+    /// Notes what there is, our own memory included.
+    fn note(&mut self) {
+        self.ledger.keep(own_pages());
+        if self.ledger.members().next().is_none() {
+            return;
+        }
+        let sum = |of: &dyn Fn(&Member) -> u64| self.ledger.members().map(of).sum();
+        self.last = Last {
+            used: self.ledger.used(),
+            compressed_bytes: sum(&|m| m.stored.compressed_bytes.get()),
+            pool_bytes: sum(&|m| m.stored.pool_bytes.get()),
+            pages: sum(&|m| m.stored.pages.get()),
+            same_filled: sum(&|m| m.stored.same_filled.get()),
+        };
+    }
+
+    /// Sets shares where several members need more than there is; else each may have what is free.
+    fn share(&mut self) {
+        let members: Vec<_> = self.ledger.members().collect();
+        let looks: Vec<_> = members.iter().map(|member| self.look_at(member)).collect();
+        let limit = self.ledger.limit();
+        if members.len() < 2 || self.ledger.used() < limit - limit / 8 {
+            members.iter().for_each(|member| member.give(None));
+            return;
+        }
+        let mut given: Vec<_> = members.iter().map(|m| m.share().unwrap_or(0)).collect();
+        shares::rebalance(limit - limit / 64, &looks, &mut given);
+        members.iter().zip(given).for_each(|(member, share)| member.give(Some(share)));
+    }
+
+    fn look_at(&mut self, member: &Member) -> Look {
+        let (used, floor) = (member.used(), member.floor());
+        let pager = member.owner().map_or(0, |owner| owner.pager);
+        let now = member.counters.faults.get();
+        let (before, average) = self.heat.get(&pager).copied().unwrap_or((now, 0));
+        // The last eight looks, in sixteenths of a fault.
+        let heat = average - average / 8 + 2 * now.saturating_sub(before);
+        self.heat.insert(pager, (now, heat));
+        Look { used, floor, heat }
+    }
+
+    /// Tells the statistics: the table once, the file each time, since more may come.
+    fn tell(&mut self) {
+        let rows = self.rows();
+        if let Some(path) = &self.report.json
+            && let Err(why) = fs::write(path, json!(rows).to_string() + "\n")
+        {
+            eprintln!("octavo: --stats-json {}: cannot be written: {why}", path.display());
+        }
+        if std::mem::take(&mut self.report.table) {
+            eprint!("{}", table(&rows));
+        }
+        // Who reads there waits for our end of it to be closed.
+        let _ = file::close_range(2, 2);
+        self.ledger.tell();
+    }
+
+    fn rows(&self) -> Map<String, Value> {
+        let total = Counters::default();
+        self.ledger.count(&total);
+        let (ledger, last) = (self.ledger, &self.last);
+        let bytes = |pages: u64| json!(pages * PAGE_SIZE as u64);
+        let micros = |time: Duration| json!((time.as_nanos() as f64 / 100.0).round() / 10.0);
+        let names: Vec<_> =
+            self.names.iter().map(|(name, n)| json!({"name": name, "processes": n})).collect();
+        let rows = [
+            ("limit_bytes", bytes(ledger.limit())),
+            ("peak_bytes", bytes(ledger.peak())),
+            ("resident_bytes", bytes(last.used)),
+            ("exceeded_bytes", bytes(ledger.exceeded())),
+            ("compressed_bytes", json!(last.compressed_bytes)),
+            ("pool_bytes", json!(last.pool_bytes)),
+            ("stored_pages", json!(last.pages)),
+            ("same_filled_pages", json!(last.same_filled)),
+            ("incompressible_pages", json!(total.put_back.get())),
+            ("faults", json!(total.faults.get())),
+            ("fresh_faults", json!(total.fresh_faults.get())),
+            ("evictions", json!(total.evictions.get())),
+            ("clean_evictions", json!(total.clean_evictions.get())),
+            ("neighbour_pages", json!(total.neighbours.get())),
+            ("waited_faults", json!(total.waited.get())),
+            ("condensed_pages", json!(total.condensed.get())),
+            ("events", json!(total.events.get())),
+            ("lost_pages", json!(total.lost.get())),
+            ("fault_p50_us", micros(total.fault_time.quantile(0.5))),
+            ("fault_p99_us", micros(total.fault_time.quantile(0.99))),
+            ("pager_cpu_s", json!(total.cpu_us.get() as f64 / 1e6)),
+            ("processes", json!(ledger.processes())),
+            ("programs", json!(names)),
+        ];
+        rows.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    }
+}
+
+/// Pages of this process that are its own.
+fn own_pages() -> u64 {
+    let text = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let mut numbers = text.split(' ').skip(1).map(|n| n.parse().unwrap_or(0u64));
+    let (resident, shared) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    resident.saturating_sub(shared)
+}
+
+/// The statistics for people.
+fn table(rows: &Map<String, Value>) -> String {
+    let mut table = comfy_table::Table::new();
+    table.load_style(presets::NOTHING);
+    for (key, value) in rows {
+        let (name, unit) = match key.rsplit_once('_') {
+            Some((name, unit @ ("bytes" | "us" | "s"))) => (name, unit),
+            _ => (key.as_str(), ""),
+        };
+        let number = value.as_f64().unwrap_or(0.0);
+        let text = match (value, unit) {
+            (Value::Array(programs), _) => {
+                programs.iter().map(program).collect::<Vec<_>>().join(", ")
+            }
+            (_, "bytes") => format!("{:.1} MiB", number / f64::from(1 << 20)),
+            (_, "us") => format!("{number:.1} us"),
+            (_, "s") => format!("{number:.2} s"),
+            _ => value.to_string(),
+        };
+        table.add_row(["octavo:", name, &text]);
+    }
+    format!("{}\n", table.trim_fmt())
+}
+
+/// A program's name, and how many processes it was.
+fn program(entry: &Value) -> String {
+    let name = entry["name"].as_str().unwrap_or_default();
+    match entry["processes"].as_u64() {
+        Some(1) | None => name.to_owned(),
+        Some(n) => format!("{n} {name}"),
+    }
+}
