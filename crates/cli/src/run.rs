@@ -16,7 +16,7 @@ use clap::Args;
 use nix::errno::Errno;
 use octavo_bench::host;
 use octavo_codec::Codec;
-use octavo_page::config::{RunConfig, TABLE_RESERVE, Text, VARIABLE};
+use octavo_page::config::{RunConfig, Text, VARIABLE, reserve_bytes};
 use octavo_page::{ByteSize, PAGE_SIZE, Unit};
 use octavo_sys::task;
 use rustix::process::{Resource, getpid, getrlimit};
@@ -228,12 +228,6 @@ pub fn find_object() -> Result<PathBuf, Refusal> {
     Ok(object.clone())
 }
 
-/// Address space the pager reserves for itself: tables, four times the limit for the pool, and room
-/// for staging and for the program to start.
-pub const fn reserve_bytes(limit: ByteSize) -> u64 {
-    limit.bytes().saturating_mul(4).saturating_add(TABLE_RESERVE as u64 + (1 << 30))
-}
-
 /// What a process may reserve is limited twice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Space {
@@ -352,6 +346,7 @@ fn c_string(word: OsString) -> Result<CString, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use octavo_page::config::TABLE_RESERVE;
 
     #[test]
     fn limits_that_can_be_kept() {

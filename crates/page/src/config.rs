@@ -22,6 +22,13 @@ pub const VARIABLE: &str = "OCTAVO_RUN";
 /// the limit.
 pub const TABLE_RESERVE: usize = 16 << 30;
 
+/// Address space that is reserved in each process for a job of `limit`: tables, four times the limit for
+/// the pool, and room for staging and for the program to start.
+#[must_use]
+pub const fn reserve_bytes(limit: ByteSize) -> u64 {
+    limit.bytes().saturating_mul(4).saturating_add(TABLE_RESERVE as u64 + (1 << 30))
+}
+
 /// The version this module writes and the only one it reads.
 pub const VERSION: u32 = 2;
 

@@ -12,6 +12,7 @@
 //! everything of ours (pool, tables, pages in hand), since we live in it. The watch measures it;
 //! between two measurements it is kept up by adding and subtracting what we do ourselves.
 
+use octavo_ledger::{Ledger, Member};
 use octavo_page::PAGE_SIZE;
 use octavo_page::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -68,8 +69,18 @@ impl Budget {
         self.limit.load(Ordering::Relaxed)
     }
 
+    /// Says in the ledger what this process uses, `floor` of which it cannot give, and reads what the
+    /// others leave.
+    pub fn publish(&self, ledger: &Ledger, member: &Member, floor: u64) {
+        member.say(self.used(), floor);
+        let others = ledger.used_beside(member);
+        ledger.note_used(others + self.used());
+        let left = ledger.limit().saturating_sub(others);
+        self.allow(member.share().map_or(left, |share| share.min(left)));
+    }
+
     /// Notes what this process may use from now on.
-    pub fn allow(&self, pages: u64) {
+    fn allow(&self, pages: u64) {
         self.limit.store(pages.max(FLOOR), Ordering::Relaxed);
     }
 
@@ -151,9 +162,18 @@ impl Budget {
     /// Pages left until everything must be registered; 0 when it is time.
     #[must_use]
     pub fn until_armed(&self) -> u64 {
+        self.limit().saturating_sub(self.reserve() + self.used())
+    }
+
+    /// Pages left until what that takes must be there; 0 when it is time.
+    #[must_use]
+    pub fn until_prepared(&self) -> u64 {
+        self.limit().saturating_sub(2 * self.reserve() + self.used())
+    }
+
+    fn reserve(&self) -> u64 {
         let limit = self.limit();
-        let reserve = (limit / 8).max(8 * MIB).min(limit / 2);
-        (limit - reserve).saturating_sub(self.used())
+        (limit / 8).max(8 * MIB).min(limit / 2)
     }
 
     /// Pages left until the limit.
@@ -216,11 +236,12 @@ mod tests {
                 }
                 low
             };
+            let prepared = first(&|b| b.until_prepared() == 0);
             let arm = first(&|b| b.until_armed() == 0);
             let to = first(&Budget::wants_more_eviction);
             let at = first(&Budget::wants_eviction);
             let wait = first(&|b| b.must_wait(0));
-            assert!(0 < arm && arm <= to && to < at && at < wait && wait < limit, "{limit}");
+            assert!(prepared < arm && arm <= to && to < at && at < wait && wait < limit, "{limit}");
         }
     }
 

@@ -8,6 +8,8 @@
 //!     reaps the go-between                      ├─ evictors
 //!     waits for the helper's word               └─ watch
 //! ```
+//! At first the helper is one task ([`crate::outpost`]); the rest is made when it is needed.
+//!
 //! The go-between ends at once, so the helper becomes init's child: the program's `wait(-1)` never
 //! finds it. Where the program itself is who orphans go to, the helper is its child from the start,
 //! of the kind that tells nothing at its end and that `wait` passes over; an orphan would be one of
@@ -19,9 +21,11 @@
 #![allow(unsafe_code)] // entry points of new tasks take their argument as an address
 
 use crate::arena::PoolArena;
+use crate::budget::Budget;
+use crate::outpost::Outpost;
 use crate::pager::{Config, Pager, Parts, Worker};
 use crate::placement::Follower;
-use crate::program::Program;
+use crate::presence::Presence;
 use crate::regions::Span;
 use crate::table::MAX_SLOTS;
 use crate::watch::Watch;
@@ -35,7 +39,6 @@ use octavo_page::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use octavo_pool::ChainLength;
 use octavo_store::Store;
 use octavo_sys::file::{self, Fd, Text};
-use octavo_sys::maps::Maps;
 use octavo_sys::task::{self, Crash, Kinship, SignalMask};
 use octavo_sys::{Errno, Result, shared};
 
@@ -177,68 +180,63 @@ extern "C" fn helper(job: usize) -> ! {
     task::on_crash(crashed);
     task::detach();
     task::set_name(c"octavo-pager");
-    match Helper::new(job, target) {
-        Ok(helper) => helper.run(),
+    let post = file::close_range(0, u32::MAX).and_then(|()| Outpost::new(job, target));
+    let mut post = match post {
+        Ok(post) => post,
         Err(error) => {
             answer(error.into_raw() as u32 + 2);
             task::exit_group(0)
         }
-    }
+    };
+    TARGET.store(i64::from(post.target_fd.raw()), Ordering::Release);
+    answer(RUNNING);
+    post.stand();
+    run(post)
 }
 
-/// Everything of the helper process.
-struct Helper {
-    pager: &'static Pager,
-    job: Job,
-    target: i32,
-    server: Worker,
-}
-
-impl Helper {
-    fn new(job: Job, target: i32) -> Result<Self> {
-        file::close_range(0, u32::MAX)?;
-        let (ledger, member) = join(job.keeper, target)?;
-        let program = Program::open()?;
-        let limit = job.config.limit as usize;
-        let store = store(limit, job.config.cpus)?;
-        let target_fd = task::pidfd(target)?;
-        TARGET.store(i64::from(target_fd.raw()), Ordering::Release);
-        let maps = Maps::open()?;
-        maps.writable_from(0)?; // ENOTTY on a kernel that cannot list mappings this way
+/// Makes the rest of us, and becomes the server.
+fn run(post: Outpost) -> ! {
+    let Outpost { job, target, target_fd, program, maps, ledger, member, presence, space } = post;
+    drop(space);
+    let config = job.config;
+    let store = store(config.limit as usize, config.cpus);
+    let pager = store.and_then(|store| {
         let parts = Parts { program, maps, store, target: target_fd, ledger, member };
-        let pager = Box::leak(Box::new(Pager::new(job.config, parts)?));
-        let server = Worker::new(0, &job.config);
-        Ok(Self { pager, job, target, server })
+        Pager::new(config, parts)
+    });
+    let pager: &Pager = match pager {
+        Ok(pager) => Box::leak(Box::new(pager)),
+        Err(error) => give_up(error),
+    };
+    let mut server = Worker::new(0, &config);
+    if let Err(error) = start_others(pager, &job, presence) {
+        give_up(error);
     }
+    pager.run_server(&mut server, target);
+    leave()
+}
 
-    fn run(self) -> ! {
-        let Self { pager, job, target, mut server } = self;
-        let job = Box::leak(Box::new(job));
-        let started = Self::start_others(pager, job, target);
-        match started {
-            Ok(()) => answer(RUNNING),
-            Err(error) => {
-                answer(error.into_raw() as u32 + 2);
-                task::exit_group(0)
-            }
-        }
-        pager.run_server(&mut server, target);
-        leave()
-    }
+/// What is needed to keep the limit could not be made; nothing is managed yet.
+fn give_up(error: Errno) -> ! {
+    let mut line = Text::<128>::new();
+    let number = error.into_raw();
+    let _ = writeln!(line, "octavo: the pager could not be made: error {number}; going on without");
+    tell(&Fd::own(TARGET.load(Ordering::Acquire) as i32), line.as_bytes());
+    leave()
+}
 
-    fn start_others(pager: &'static Pager, job: &'static Job, target: i32) -> Result<()> {
-        let watch = Watch::new(pager, job.excluded.clone(), target)?;
-        for number in 1..=job.config.evictors() {
-            let worker = Worker::new(number, &job.config);
-            spawn_thread(evictor, Box::new((pager, worker)))?;
-        }
-        spawn_thread(watcher, Box::new((watch, pager)))?;
-        let helper = task::pidfd(task::pid())?;
-        let guard_of = Box::new((helper, &pager.target));
-        let guard = task::spawn(Kinship::Guard, guard, Box::into_raw(guard_of) as usize)?;
-        GUARD.store(i64::from(guard), Ordering::Release);
-        Ok(())
+fn start_others(pager: &'static Pager, job: &Job, presence: Presence) -> Result<()> {
+    for number in 1..=job.config.evictors() {
+        let worker = Worker::new(number, &job.config);
+        spawn_thread(evictor, Box::new((pager, worker)))?;
     }
+    let watch = Watch::new(pager, job.excluded.clone(), presence);
+    spawn_thread(watcher, Box::new((watch, pager)))?;
+    let helper = task::pidfd(task::pid())?;
+    let guard_of = Box::new((helper, &pager.target));
+    let guard = task::spawn(Kinship::Guard, guard, Box::into_raw(guard_of) as usize)?;
+    GUARD.store(i64::from(guard), Ordering::Release);
+    Ok(())
 }
 
 fn spawn_thread<T>(entry: extern "C" fn(usize) -> !, argument: Box<T>) -> Result<()> {
@@ -258,16 +256,16 @@ extern "C" fn watcher(argument: usize) -> ! {
         *unsafe { Box::from_raw(argument as *mut (Watch<'static>, &'static Pager)) };
     task::set_name(c"octavo-watch");
     pager.placement.note_helper();
-    watch.run(|time| pause(pager, time))
+    watch.run(|time| pause(&pager.budget, pager.ledger, pager.member, time))
 }
 
 /// Waits for `time`, unless the program is about to end.
-fn pause(pager: &Pager, time: Duration) {
-    ROOM.store(pager.budget.until_armed(), Ordering::Relaxed);
+pub(crate) fn pause(budget: &Budget, ledger: &Ledger, member: &Member, time: Duration) {
+    ROOM.store(budget.until_armed(), Ordering::Relaxed);
     match CONTROL.ended.load(Ordering::Acquire) {
         0 => task::futex_wait(&CONTROL.ended, 0, time),
         ENDING => {
-            end(pager.ledger, pager.member);
+            end(ledger, member);
             CONTROL.ended.store(WRITTEN, Ordering::Release);
             task::futex_wake(&CONTROL.ended);
         }
@@ -362,7 +360,10 @@ pub(crate) fn tell(target: &Fd, line: &[u8]) {
 }
 
 /// A place in the ledger that the process `keeper` holds, for the process `target`.
-fn join((keeper, ledger): (i32, i32), target: i32) -> Result<(&'static Ledger, &'static Member)> {
+pub(crate) fn join(
+    (keeper, ledger): (i32, i32),
+    target: i32,
+) -> Result<(&'static Ledger, &'static Member)> {
     let memory = task::borrow_fd(&task::pidfd(keeper)?, ledger)?;
     let ledger = octavo_ledger::open(&memory)?;
     let mut path = Text::<64>::new();

@@ -10,25 +10,17 @@
 
 use crate::pager::Pager;
 use crate::placement::Starvation;
+use crate::presence::{NEAR, Presence, Statm, until_next_look};
 use crate::regions::Span;
 use crate::start::leave;
 use core::fmt::Write as _;
 use core::time::Duration;
 use octavo_page::ByteSize;
 use octavo_page::PAGE_SIZE;
-use octavo_sys::file::{Fd, Text};
+use octavo_sys::file::Text;
 use octavo_sys::maps::Mapping;
 use octavo_sys::memory;
 use octavo_sys::task;
-
-/// Memory appears at 4 GB/s at most: what comes within a millisecond, in pages.
-const PAGES_PER_MS: u64 = 1024;
-
-/// Between two looks, with the limit near.
-const NEAR: Duration = Duration::from_millis(1);
-
-/// Between two looks, with the limit far.
-const FAR: Duration = Duration::from_millis(20);
 
 /// Growth waits this long to be registered at most.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -36,72 +28,33 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The server has this long to leave after the program.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// What `statm` says, in pages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Statm {
-    size: u64,
-    resident: u64,
-    shared: u64,
-    data: u64,
-}
-
-impl Statm {
-    fn read(from: &Fd) -> Option<Self> {
-        let mut buffer = [0u8; 128];
-        let n = from.read_at(&mut buffer, 0).ok()?;
-        Self::parse(core::str::from_utf8(buffer.get(..n)?).ok()?)
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        let mut numbers = text.split_ascii_whitespace().map(|n| n.parse().ok());
-        let mut next = || numbers.next().flatten();
-        let (size, resident, shared) = (next()?, next()?, next()?);
-        let (_text, _lib, data) = (next()?, next()?, next()?);
-        Some(Self { size, resident, shared, data })
-    }
-
-    /// Resident anonymous pages.
-    const fn anonymous(self) -> u64 {
-        self.resident.saturating_sub(self.shared)
-    }
-}
-
 /// What the watch remembers from one look to the next.
 pub struct Watch<'a> {
     pager: &'a Pager,
-    ours: Fd,
-    theirs: Fd,
+    presence: Presence,
     /// Addresses that are not to be managed.
     excluded: [Span; 3],
     /// `statm`'s data and the pages unmapped, when mappings were last listed.
     listed: (u64, u64),
     listed_at: Duration,
-    strangers: u32,
     /// When the program was first seen to have ended.
     ended_at: Option<Duration>,
     starvation: Starvation,
 }
 
 impl<'a> Watch<'a> {
-    /// A watch over the program `target`.
-    ///
-    /// # Errors
-    /// As of `openat(2)` in `/proc`.
-    pub fn new(pager: &'a Pager, excluded: [Span; 3], target: i32) -> octavo_sys::Result<Self> {
-        let mut path = Text::<64>::new();
-        let _ = write!(path, "/proc/{target}/statm");
-        let path = path.as_c_str().unwrap_or(c"");
-        Ok(Self {
+    /// A watch over the program that `presence` looks at.
+    #[must_use]
+    pub fn new(pager: &'a Pager, excluded: [Span; 3], presence: Presence) -> Self {
+        Self {
             pager,
-            ours: Fd::open(c"/proc/self/statm")?,
-            theirs: Fd::open(path)?,
+            presence,
             excluded,
             listed: (0, 0),
             listed_at: Duration::ZERO,
-            strangers: 0,
             ended_at: None,
             starvation: Starvation::default(),
-        })
+        }
     }
 
     /// Watches until the program is gone from this address space; `pause` waits between looks.
@@ -113,14 +66,14 @@ impl<'a> Watch<'a> {
 
     /// Looks once; gives the time to the next look.
     fn look(&mut self) -> Duration {
-        let Some(statm) = Statm::read(&self.ours) else { return NEAR };
-        self.leave_after_the_program(statm);
+        let Some(statm) = self.presence.look() else { return NEAR };
+        self.leave_after_the_program();
         let pager = self.pager;
         pager.publish(statm.anonymous());
         if !pager.is_armed() {
             let left = pager.budget.until_armed();
             if left > 0 {
-                return Duration::from_millis(left / PAGES_PER_MS / 2).clamp(NEAR, FAR);
+                return until_next_look(left);
             }
             self.register_new(statm);
             pager.arm();
@@ -133,18 +86,15 @@ impl<'a> Watch<'a> {
         }
         self.say_exceeded();
         self.starvation.look(pager);
-        Duration::from_millis(pager.budget.until_limit() / PAGES_PER_MS / 2).clamp(NEAR, FAR)
+        until_next_look(pager.budget.until_limit())
     }
 
     /// After exec the program has another address space, and nobody needs this one. When it ended,
-    /// the server tells the statistics and leaves; should it hang, this does.
-    fn leave_after_the_program(&mut self, ours: Statm) {
-        // Zeros are no proof of an end: so it looks when only the first thread has ended.
-        let same = Statm::read(&self.theirs).is_none_or(|t| t.size == ours.size || t.size == 0);
-        self.strangers = if same { 0 } else { self.strangers + 1 };
+    /// the server leaves; should it hang, this does.
+    fn leave_after_the_program(&mut self) {
         self.ended_at = self.pager.has_ended().then(|| self.ended_at.unwrap_or_else(task::now));
         let hangs = |ended_at| task::now().saturating_sub(ended_at) > LAST_WORDS;
-        if self.strangers > 3 || self.ended_at.is_some_and(hangs) {
+        if self.presence.is_elsewhere() || self.ended_at.is_some_and(hangs) {
             leave();
         }
     }
@@ -207,17 +157,13 @@ impl Pager {
         let store = self.store.stats();
         self.budget.measured(resident);
         self.budget.stores((store.pool_bytes / PAGE_SIZE) as u64, store.stored_pages as u64);
-        self.member.say(resident, self.budget.floor());
         let stored = &self.member.stored;
         stored.compressed_bytes.set(store.compressed_bytes as u64);
         stored.pool_bytes.set(store.pool_bytes as u64);
         stored.pages.set(store.stored_pages as u64);
         stored.same_filled.set(store.same_filled_pages as u64);
         self.counters.cpu_us.set(task::cpu_time().as_micros() as u64);
-        let others = self.ledger.used_beside(self.member);
-        self.ledger.note_used(others + resident);
-        let left = self.ledger.limit().saturating_sub(others);
-        self.budget.allow(self.member.share().map_or(left, |share| share.min(left)));
+        self.budget.publish(self.ledger, self.member, self.budget.floor());
     }
 
     /// Registers `span`, and evicts from it from now on. What cannot be registered (another
@@ -246,17 +192,5 @@ impl Pager {
     fn is_one_mapping(&self, span: &Span) -> bool {
         let mapping = self.maps.writable_from(span.start).ok().flatten();
         mapping.is_some_and(|m| m.span.start <= span.start && span.end <= m.span.end)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn statm_is_read() {
-        let statm = Statm::parse("2741 1045 900 26 0 311 0\n").expect("a statm");
-        assert_eq!((statm.size, statm.anonymous(), statm.data), (2741, 145, 311));
-        assert_eq!(Statm::parse("1 2"), None);
     }
 }

@@ -6,8 +6,11 @@
 
 use crate::interpose::answer;
 use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering};
+use octavo_page::ByteSize;
+use octavo_page::config::reserve_bytes;
 use octavo_pager::start;
-use octavo_sys::{memory, task};
+use octavo_sys::task;
 use syscalls::{Errno, Sysno, syscall};
 
 const RLIMIT_DATA: c_int = 2;
@@ -33,7 +36,15 @@ impl Limit {
 fn ours(pid: c_int, resource: c_int) -> u64 {
     let is_this = pid == 0 || pid == task::pid();
     let counts = matches!(resource, RLIMIT_AS | RLIMIT_DATA);
-    if is_this && counts && start::is_managed() { memory::reserved() as u64 } else { 0 }
+    if is_this && counts && start::is_managed() { RESERVED.load(Ordering::Relaxed) } else { 0 }
+}
+
+/// Bytes of address space that are ours, or will be when the limit comes near.
+static RESERVED: AtomicU64 = AtomicU64::new(0);
+
+/// Notes that this process belongs to a job of `limit`.
+pub fn note(limit: ByteSize) {
+    RESERVED.store(reserve_bytes(limit), Ordering::Relaxed);
 }
 
 /// # Safety

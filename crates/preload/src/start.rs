@@ -1,7 +1,7 @@
 //! The constructor and the destructor.
 #![allow(unsafe_code)] // entry points of the dynamic loader
 
-use crate::image;
+use crate::{image, limits};
 use core::ffi::{CStr, c_char, c_int};
 use core::fmt::Write as _;
 use octavo_page::Unit;
@@ -32,6 +32,7 @@ extern "C" fn constructor(
         Err(error) => refuse(format_args!("{error}")),
     };
     let job = job(&run).unwrap_or_else(|value| refuse(format_args!("{value}")));
+    limits::note(run.limit);
     // A process that cannot be managed runs as it would alone, unless all was asked for its sake.
     if let Err(error) = start::start(job)
         && run.pid == task::pid() as u32

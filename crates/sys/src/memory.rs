@@ -23,13 +23,7 @@ impl Reserve {
     /// # Errors
     /// `ENOMEM` when the address space is limited (`RLIMIT_AS`) or full.
     pub fn new(len: usize, name: &core::ffi::CStr) -> Result<Self> {
-        const READ_WRITE: usize = 3;
-        const PRIVATE_ANONYMOUS_NORESERVE: usize = 0x2 | 0x20 | 0x4000;
-        let len = len.next_multiple_of(PAGE_SIZE);
-        let flags = PRIVATE_ANONYMOUS_NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
-        let start = unsafe { syscall!(Sysno::mmap, 0usize, len, READ_WRITE, flags, -1isize, 0) }?;
-        let reserve = Self(start..start + len);
+        let reserve = Self(map(len.next_multiple_of(PAGE_SIZE))?);
         OURS.note(&reserve.0);
         for advice in [advice::DONTFORK, advice::DONTDUMP, advice::NOHUGEPAGE] {
             advise(reserve.span(), advice)?;
@@ -99,16 +93,40 @@ impl Reserve {
     }
 }
 
+/// Address space that is kept free for ranges to come, of the same kind.
+#[derive(Debug)]
+pub struct Placeholder(Range<usize>);
+
+impl Placeholder {
+    /// Keeps `len` bytes, whole pages.
+    ///
+    /// # Errors
+    /// `ENOMEM` as of [`Reserve::new`].
+    pub fn new(len: usize) -> Result<Self> {
+        map(len.next_multiple_of(PAGE_SIZE)).map(Self)
+    }
+}
+
+impl Drop for Placeholder {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, and nobody was told where it is.
+        let _ = unsafe { syscall!(Sysno::munmap, self.0.start, self.0.len()) };
+    }
+}
+
+fn map(len: usize) -> Result<Range<usize>> {
+    const READ_WRITE: usize = 3;
+    const PRIVATE_ANONYMOUS_NORESERVE: usize = 0x2 | 0x20 | 0x4000;
+    let flags = PRIVATE_ANONYMOUS_NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
+    let start = unsafe { syscall!(Sysno::mmap, 0usize, len, READ_WRITE, flags, -1isize, 0) }?;
+    Ok(start..start + len)
+}
+
 /// Whether `address` lies in a [`Reserve`].
 #[must_use]
 pub fn is_ours(address: usize) -> bool {
     OURS.find(address)
-}
-
-/// Bytes of address space in all reserves together.
-#[must_use]
-pub fn reserved() -> usize {
-    OURS.bytes()
 }
 
 /// All reserves of this address space, so that none is taken for the program's memory.
@@ -126,14 +144,6 @@ impl List {
         let [start, end] = &self.ends[at]; // a fixed handful of reserves is made
         end.store(span.end, Ordering::Relaxed);
         start.store(span.start, Ordering::Release);
-    }
-
-    fn bytes(&self) -> usize {
-        let span = |[start, end]: &[AtomicUsize; 2]| {
-            let start = start.load(Ordering::Acquire);
-            if start == 0 { 0 } else { end.load(Ordering::Relaxed) - start }
-        };
-        self.ends.iter().map(span).sum()
     }
 
     fn find(&self, address: usize) -> bool {

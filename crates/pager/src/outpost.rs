@@ -1,0 +1,70 @@
+//! As long as a program uses little, little of us is there: one task that looks at what it uses.
+//!
+//! Most programs of a tree are small and short: a compiler's driver, a shell's `true`. What evicts and
+//! restores takes memory and time to make, so it is made when the limit comes near, and before
+//! anything is registered.
+
+use crate::budget::Budget;
+use crate::presence::{NEAR, Presence, until_next_look};
+use crate::program::Program;
+use crate::start::{self, Job};
+use core::time::Duration;
+use octavo_ledger::{Ledger, Member};
+use octavo_page::config::{TABLE_RESERVE, reserve_bytes};
+use octavo_page::{ByteSize, PAGE_SIZE};
+use octavo_sys::file::Fd;
+use octavo_sys::maps::Maps;
+use octavo_sys::memory::Placeholder;
+use octavo_sys::{Result, task};
+
+/// What is there from the start.
+pub(crate) struct Outpost {
+    pub job: Job,
+    pub target: i32,
+    pub target_fd: Fd,
+    pub program: Program,
+    pub maps: Maps,
+    pub ledger: &'static Ledger,
+    pub member: &'static Member,
+    pub presence: Presence,
+    /// The address space that the rest will take: a limit on it that the program sets for itself, or
+    /// has, is to mean the same before and after.
+    pub space: Placeholder,
+}
+
+impl Outpost {
+    /// Opens what may be refused, so that it is refused now.
+    pub fn new(job: Job, target: i32) -> Result<Self> {
+        let (ledger, member) = start::join(job.keeper, target)?;
+        let target_fd = task::pidfd(target)?;
+        let maps = Maps::open()?;
+        maps.writable_from(0)?; // ENOTTY on a kernel that cannot list mappings this way
+        let (program, presence) = (Program::open()?, Presence::new(target)?);
+        let limit = ByteSize::new(job.config.limit);
+        let space = Placeholder::new(reserve_bytes(limit) as usize - TABLE_RESERVE)?;
+        Ok(Self { job, target, target_fd, program, maps, ledger, member, presence, space })
+    }
+
+    /// Looks until more of us is needed; leaves after the program.
+    pub fn stand(&mut self) {
+        let budget = Budget::new(self.job.config.limit / PAGE_SIZE as u64);
+        loop {
+            let pause = self.look(&budget);
+            if budget.until_prepared() == 0 {
+                return;
+            }
+            start::pause(&budget, self.ledger, self.member, pause);
+        }
+    }
+
+    fn look(&mut self, budget: &Budget) -> Duration {
+        let Some(statm) = self.presence.look() else { return NEAR };
+        if self.presence.is_elsewhere() || self.target_fd.is_readable() {
+            start::leave();
+        }
+        budget.measured(statm.anonymous());
+        // Nothing can be given so far.
+        budget.publish(self.ledger, self.member, statm.anonymous());
+        until_next_look(budget.until_prepared())
+    }
+}
