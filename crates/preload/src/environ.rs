@@ -108,10 +108,10 @@ impl Ours {
     ) -> Option<R> {
         // SAFETY: the caller's promise.
         let Some(plan) = (unsafe { Plan::new(self, theirs) }) else { return Some(call(theirs)) };
-        // Up to a quarter of the smallest alternate stack, then what a thread's stack surely has.
+        // A quarter of a small alternate stack, then half of the smallest stack of a thread.
         match plan.words() {
             0..=256 => on_stack::<256, R>(&plan, call),
-            257..=2048 => on_stack::<2048, R>(&plan, call),
+            257..=1024 => on_stack::<1024, R>(&plan, call),
             words => {
                 let mut scratch = Scratch::new(words * size_of::<usize>()).ok()?;
                 Some(call(plan.write(scratch.words())))
