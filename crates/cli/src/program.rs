@@ -9,29 +9,20 @@
 //!                                    └─ env NAME ── PATH ──► file ...
 //! ```
 
-use object::elf;
-use object::read::elf::{Dyn, ElfFile64, ProgramHeader};
-use object::read::{ReadCache, ReadRef};
-use object::{Endianness, Object, ObjectSection, ObjectSymbol};
+use object::read::ReadCache;
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object, ObjectSection};
+use octavo_image::{self as image, LOADER, MAX_SCRIPTS, SCRIPT_LINE, Script};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// `#!` lines that are followed; the kernel follows as many.
-const MAX_SCRIPTS: usize = 4;
-
-/// Bytes of a `#!` line that the kernel looks at.
-const SCRIPT_LINE: usize = 256;
-
-/// What runs a file that is neither ELF nor names an interpreter, as `execvp` does it.
-pub const SHELL: &str = "/bin/sh";
-
-/// The loader that knows `LD_PRELOAD` as our object expects it.
-const LOADER: &str = "ld-linux-x86-64.so.2";
+/// What runs a file that is neither ELF nor names an interpreter.
+pub const SHELL: &str = image::SHELL;
 
 /// How a file that was found has to be started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,7 +73,7 @@ pub enum ProgramError {
 pub enum Unfit {
     /// Broken ELF.
     #[error("is a damaged ELF file ({0}); install the program again")]
-    Damaged(String),
+    Damaged(&'static str),
     /// Another class or machine.
     #[error("is built for {0}; Octavo runs 64-bit x86-64 programs only")]
     Machine(String),
@@ -154,10 +145,10 @@ pub fn check(file: &Path, path: Option<&OsStr>) -> Result<Start, ProgramError> {
     let mut image = file.to_path_buf();
     for depth in 0..=MAX_SCRIPTS {
         let head = head(&image)?;
-        if head.starts_with(elf::ELFMAG.as_slice()) {
+        if head.starts_with(image::MAGIC) {
             return check_elf(&image).map(|()| Start::Itself);
         }
-        let Some(line) = script_line(&head) else {
+        let Some(line) = Script::parse(&head) else {
             // Only the file itself may lack a `#!`; the kernel does not run such an interpreter.
             if depth > 0 {
                 let why = io::Error::from(rustix::io::Errno::NOEXEC);
@@ -183,38 +174,19 @@ fn head(file: &Path) -> Result<Vec<u8>, ProgramError> {
     Ok(head)
 }
 
-/// A `#!` line in parts.
-#[derive(PartialEq, Eq, Debug)]
-struct ScriptLine {
-    interpreter: PathBuf,
-    /// All that follows the interpreter; the kernel passes it as one argument.
-    argument: OsString,
-}
-
-/// The `#!` line at the head of a file, if there is one that names something.
-fn script_line(head: &[u8]) -> Option<ScriptLine> {
-    let line = head.strip_prefix(b"#!")?.split(|b| *b == b'\n').next()?.trim_ascii();
-    let end = line.iter().position(|b| matches!(b, b' ' | b'\t')).unwrap_or(line.len());
-    let (interpreter, argument) = line.split_at(end);
-    (!interpreter.is_empty()).then(|| ScriptLine {
-        interpreter: OsStr::from_bytes(interpreter).into(),
-        argument: OsStr::from_bytes(argument.trim_ascii()).into(),
-    })
-}
-
 /// What a script leads to: its interpreter, and where that is `env`, the program `env` will find.
 fn next_image(
     script: &Path,
-    line: &ScriptLine,
+    line: &Script<'_>,
     path: Option<&OsStr>,
 ) -> Result<PathBuf, ProgramError> {
-    let interpreter = match find(&with_slash(&line.interpreter), path) {
+    let interpreter = match find(&with_slash(line.interpreter), path) {
         Err(ProgramError::NotFound(interpreter)) => {
             return Err(ProgramError::NoInterpreter { script: script.into(), interpreter });
         }
         found => found?,
     };
-    let Some(name) = name_for_env(line) else { return Ok(interpreter) };
+    let Some(name) = name_for_env(*line) else { return Ok(interpreter) };
     match find(name, path) {
         Err(ProgramError::NotFound(interpreter)) => {
             Err(ProgramError::NoInterpreter { script: script.into(), interpreter })
@@ -224,21 +196,18 @@ fn next_image(
 }
 
 /// The interpreter as a path: the kernel looks for a bare name in the current directory.
-fn with_slash(interpreter: &Path) -> OsString {
-    if interpreter.as_os_str().as_bytes().contains(&b'/') {
-        interpreter.into()
-    } else {
-        Path::new(".").join(interpreter).into()
-    }
+fn with_slash(interpreter: &[u8]) -> OsString {
+    let name = OsStr::from_bytes(interpreter);
+    if interpreter.contains(&b'/') { name.into() } else { Path::new(".").join(name).into() }
 }
 
 /// The program that `#!/usr/bin/env NAME` or `env -S NAME ARGS` will start; `None` when it is no
 /// `env`, or is told more than we follow: then only `env` itself is checked.
-fn name_for_env(line: &ScriptLine) -> Option<&OsStr> {
-    if line.interpreter.file_name() != Some(OsStr::new("env")) {
+fn name_for_env(line: Script<'_>) -> Option<&OsStr> {
+    let Script { interpreter, argument } = line;
+    if Path::new(OsStr::from_bytes(interpreter)).file_name() != Some(OsStr::new("env")) {
         return None;
     }
-    let argument = line.argument.as_bytes();
     let split = argument.strip_prefix(b"-S");
     let mut words = split
         .unwrap_or(argument)
@@ -257,23 +226,10 @@ fn check_elf(file: &Path) -> Result<(), ProgramError> {
     let cannot = |why| ProgramError::CannotExecute { file: file.to_path_buf(), why };
     let opened = File::open(file).map_err(cannot)?;
     let mode = opened.metadata().map_err(cannot)?.mode();
-    if let Some(kind) = privileged(mode, has_capabilities(&opened)) {
+    if let Some(kind) = image::privileged(mode, has_capabilities(&opened)) {
         return Err(unfit(Unfit::Privileged(kind)));
     }
-    check_image(&ReadCache::new(opened)).map_err(unfit)
-}
-
-/// The privilege a file gives by its mode or its capabilities, if any.
-fn privileged(mode: u32, capabilities: bool) -> Option<&'static str> {
-    const SET_USER: u32 = 0o4000;
-    const SET_GROUP: u32 = 0o2010; // without the group's x bit it means something else
-    if mode & SET_USER != 0 {
-        Some("set-user-id")
-    } else if mode & SET_GROUP == SET_GROUP {
-        Some("set-group-id")
-    } else {
-        capabilities.then_some("given file capabilities")
-    }
+    check_image(&opened).map_err(unfit)
 }
 
 fn has_capabilities(file: &File) -> bool {
@@ -281,119 +237,65 @@ fn has_capabilities(file: &File) -> bool {
     rustix::fs::fgetxattr(file, "security.capability", &mut value[..]).is_ok_and(|len| len > 0)
 }
 
+struct Contents<'a>(&'a File);
+
+impl image::Source for Contents<'_> {
+    fn read_at(&self, mut buffer: &mut [u8], mut offset: u64) -> usize {
+        let room = buffer.len();
+        while let Ok(n) = self.0.read_at(buffer, offset)
+            && n > 0
+        {
+            (buffer, offset) = (&mut buffer[n..], offset + n as u64);
+        }
+        room - buffer.len()
+    }
+}
+
 /// Checks the contents of an ELF file.
-fn check_image<'d, R: ReadRef<'d>>(data: R) -> Result<(), Unfit> {
-    check_machine(data)?;
-    let damaged = |why: object::read::Error| Unfit::Damaged(why.to_string());
-    let file = ElfFile64::<Endianness, R>::parse(data).map_err(damaged)?;
-    let endian = file.endian();
-    let mut loader = None;
-    for header in file.elf_program_headers() {
-        loader = loader.or(header.interpreter(endian, data).map_err(damaged)?);
-    }
-    match loader {
-        None if is_go(&file) => Err(Unfit::StaticGo),
-        None => Err(Unfit::Static),
-        Some(loader) if !is_glibc(loader) => {
-            Err(Unfit::Loader(String::from_utf8_lossy(loader).into_owned()))
-        }
-        Some(_) => sanitizer(&file, data).map_or(Ok(()), |name| Err(Unfit::Sanitizer(name))),
-    }
+fn check_image(file: &File) -> Result<(), Unfit> {
+    image::check(&Contents(file)).map_err(|why| match why {
+        image::Unfit::Static if is_go(file) => Unfit::StaticGo,
+        other => other.into(),
+    })
 }
 
-/// Class, byte order and machine, which stand at the same place in every ELF file.
-fn check_machine<'d, R: ReadRef<'d>>(data: R) -> Result<(), Unfit> {
-    let head = data.read_bytes_at(0, 20).map_err(|()| Unfit::Damaged("cut short".into()))?;
-    let (class, order) = (elf::FileClass(head[4]), elf::DataEncoding(head[5]));
-    let machine = elf::Machine(match order {
-        elf::ELFDATA2MSB => u16::from_be_bytes([head[18], head[19]]),
-        _ => u16::from_le_bytes([head[18], head[19]]),
-    });
-    match (class, order, machine) {
-        (elf::ELFCLASS64, elf::ELFDATA2LSB, elf::EM_X86_64) => Ok(()),
-        (elf::ELFCLASS32, _, elf::EM_386) => Err(Unfit::Machine("32-bit x86".into())),
-        (elf::ELFCLASS32, _, elf::EM_X86_64) => Err(Unfit::Machine("x86-64 with x32".into())),
-        (_, _, elf::EM_AARCH64) => Err(Unfit::Machine("64-bit Arm".into())),
-        (_, _, elf::EM_RISCV) => Err(Unfit::Machine("RISC-V".into())),
-        (class, _, machine) => {
-            let bits = if class == elf::ELFCLASS64 { 64 } else { 32 };
-            let number = machine.0;
-            Err(Unfit::Machine(format!("a {bits}-bit machine with ELF number {number}")))
+impl From<image::Unfit> for Unfit {
+    fn from(unfit: image::Unfit) -> Self {
+        match unfit {
+            image::Unfit::Damaged(why) => Self::Damaged(why),
+            image::Unfit::Machine { wide, number } => Self::Machine(machine(wide, number)),
+            image::Unfit::Static => Self::Static,
+            image::Unfit::Loader(name) => {
+                Self::Loader(String::from_utf8_lossy(name.as_bytes()).into_owned())
+            }
+            image::Unfit::Sanitizer(name) => Self::Sanitizer(name),
         }
     }
 }
 
-fn is_glibc(loader: &[u8]) -> bool {
-    Path::new(OsStr::from_bytes(loader)).file_name() == Some(OsStr::new(LOADER))
+/// What people call a machine.
+fn machine(wide: bool, number: u16) -> String {
+    match (wide, number) {
+        (false, 3) => "32-bit x86".into(),
+        (false, 62) => "x86-64 with x32".into(),
+        (_, 183) => "64-bit Arm".into(),
+        (_, 243) => "RISC-V".into(),
+        _ => format!("a {}-bit machine with ELF number {number}", if wide { 64 } else { 32 }),
+    }
 }
 
-fn is_go<'d, R: ReadRef<'d>>(file: &ElfFile64<'d, Endianness, R>) -> bool {
-    file.sections().any(|s| matches!(s.name(), Ok(".go.buildinfo" | ".note.go.buildid")))
-}
-
-/// The sanitizer a program is built with: its runtime is a library the program needs, or linked
-/// in, and then its entry stands in a symbol table.
-fn sanitizer<'d, R: ReadRef<'d>>(
-    file: &ElfFile64<'d, Endianness, R>,
-    data: R,
-) -> Option<&'static str> {
-    const RUNTIMES: [(&str, &[u8], &str); 5] = [
-        ("AddressSanitizer", b"libasan.", "__asan_init"),
-        ("HWAddressSanitizer", b"libhwasan.", "__hwasan_init"),
-        ("ThreadSanitizer", b"libtsan.", "__tsan_init"),
-        ("MemorySanitizer", b"libmsan.", "__msan_init"),
-        ("LeakSanitizer", b"liblsan.", "__lsan_init"),
-    ];
-    let needed = needed(file, data).unwrap_or_default();
-    let by_library =
-        RUNTIMES.iter().find(|(_, library, _)| needed.iter().any(|n| n.starts_with(library)));
-    let by_symbol = || {
-        file.dynamic_symbols().chain(file.symbols()).find_map(|symbol| {
-            let name = symbol.name().ok()?;
-            RUNTIMES.iter().find(|(_, _, entry)| *entry == name)
-        })
-    };
-    by_library.or_else(by_symbol).map(|(name, ..)| *name)
-}
-
-/// The libraries an ELF file asks for.
-fn needed<'d, R: ReadRef<'d>>(
-    file: &ElfFile64<'d, Endianness, R>,
-    data: R,
-) -> Option<Vec<&'d [u8]>> {
-    let endian = file.endian();
-    let sections = file.elf_section_table();
-    let (entries, strings) = sections.dynamic(endian, data).ok()??;
-    let strings = sections.strings(endian, data, strings).ok()?;
-    let needed = entries.iter().filter(|entry| entry.tag(endian) == elf::DT_NEEDED);
-    Some(needed.filter_map(|entry| entry.string(endian, strings).ok()).collect())
+fn is_go(file: &File) -> bool {
+    let cache = ReadCache::new(file);
+    let parsed = ElfFile64::<Endianness, _>::parse(&cache);
+    parsed.is_ok_and(|elf| {
+        elf.sections().any(|s| matches!(s.name(), Ok(".go.buildinfo" | ".note.go.buildid")))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
     use std::os::unix::fs::PermissionsExt;
-
-    fn line(interpreter: &str, argument: &str) -> ScriptLine {
-        ScriptLine { interpreter: interpreter.into(), argument: argument.into() }
-    }
-
-    #[test]
-    fn script_lines() {
-        for (head, parsed) in [
-            ("#!/bin/sh\nexit", Some(line("/bin/sh", ""))),
-            ("#! /usr/bin/perl -w -T\n", Some(line("/usr/bin/perl", "-w -T"))),
-            ("#!/bin/sh", Some(line("/bin/sh", ""))),
-            ("#!\t./run\t \n", Some(line("./run", ""))),
-            ("#!\n/bin/sh", None),
-            ("#", None),
-            ("", None),
-            ("echo hello", None),
-        ] {
-            assert_eq!(script_line(head.as_bytes()), parsed, "{head:?}");
-        }
-    }
 
     #[test]
     fn env_leads_on_to_what_it_starts() {
@@ -408,18 +310,10 @@ mod tests {
             ("/usr/bin/env", "", None),
             ("/bin/sh", "env", None),
         ] {
-            let line = line(interpreter, argument);
-            assert_eq!(name_for_env(&line), name.map(OsStr::new), "{interpreter} {argument}");
+            let (interpreter, argument) = (interpreter.as_bytes(), argument.as_bytes());
+            let line = Script { interpreter, argument };
+            assert_eq!(name_for_env(line), name.map(OsStr::new), "{line:?}");
         }
-    }
-
-    #[test]
-    fn a_file_gives_privileges_by_mode_or_capability() {
-        assert_eq!(privileged(0o755, false), None);
-        assert_eq!(privileged(0o4755, false), Some("set-user-id"));
-        assert_eq!(privileged(0o2755, false), Some("set-group-id"));
-        assert_eq!(privileged(0o2745, false), None);
-        assert_eq!(privileged(0o755, true), Some("given file capabilities"));
     }
 
     #[test]
@@ -446,88 +340,9 @@ mod tests {
     }
 
     #[test]
-    fn heads_of_other_machines() {
-        let elf = |class: u8, order: u8, elf::Machine(machine)| {
-            let mut head = vec![0; 64];
-            head[..4].copy_from_slice(elf::ELFMAG.as_slice());
-            (head[4], head[5]) = (class, order);
-            let number = if order == 2 { machine.to_be_bytes() } else { machine.to_le_bytes() };
-            head[18..20].copy_from_slice(&number);
-            head
-        };
-        for (class, order, machine, says) in [
-            (1, 1, elf::EM_386, "32-bit x86"),
-            (1, 1, elf::EM_X86_64, "x32"),
-            (2, 1, elf::EM_AARCH64, "64-bit Arm"),
-            (2, 2, elf::EM_PPC64, "a 64-bit machine with ELF number 21"),
-        ] {
-            let error = check_image(&*elf(class, order, machine)).expect_err(says).to_string();
-            assert!(error.contains(says), "{error}");
-        }
-        assert!(matches!(check_image(&b"\x7fELF"[..]), Err(Unfit::Damaged(_))));
-        let whole = elf(2, 1, elf::EM_X86_64);
-        assert!(matches!(check_image(&whole[..]), Err(Unfit::Damaged(_) | Unfit::Static)));
-    }
-
-    /// What is changed in a file: a byte, a word of a table, or where it ends.
-    #[derive(Clone, Debug)]
-    enum Change {
-        /// A byte of the ELF header or of the program headers behind it.
-        Head(usize, u8),
-        /// A byte of the section headers, at the end of the file.
-        Tail(usize, u8),
-        /// Any byte.
-        Byte(prop::sample::Index, u8),
-        /// Any aligned word becomes one that an offset or a length should not be.
-        Word(prop::sample::Index, u64),
-        Cut(prop::sample::Index),
-    }
-
-    fn change() -> impl Strategy<Value = Change> {
-        let word = prop_oneof![Just(u64::MAX), Just(1 << 63), Just(0), 0..1u64 << 20, any::<u64>()];
-        prop_oneof![
-            4 => (0..1024_usize, any::<u8>()).prop_map(|(at, byte)| Change::Head(at, byte)),
-            2 => (0..2048_usize, any::<u8>()).prop_map(|(at, byte)| Change::Tail(at, byte)),
-            1 => any::<(prop::sample::Index, u8)>().prop_map(|(at, byte)| Change::Byte(at, byte)),
-            4 => (any::<prop::sample::Index>(), word).prop_map(|(at, word)| Change::Word(at, word)),
-            1 => any::<prop::sample::Index>().prop_map(Change::Cut),
-        ]
-    }
-
-    fn apply(file: &mut Vec<u8>, change: Change) {
-        let len = file.len().max(1);
-        let (at, with) = match change {
-            Change::Head(at, byte) => (at, vec![byte]),
-            Change::Tail(at, byte) => (len.saturating_sub(1 + at), vec![byte]),
-            Change::Byte(at, byte) => (at.index(len), vec![byte]),
-            // The tables are where words matter: half of them hit those at the front.
-            Change::Word(at, word) if word % 2 == 0 => {
-                (at.index(128) * 8, word.to_le_bytes().into())
-            }
-            Change::Word(at, word) => (at.index(len) / 8 * 8, word.to_le_bytes().into()),
-            Change::Cut(at) => return file.truncate(at.index(len)),
-        };
-        file.iter_mut().skip(at).zip(with).for_each(|(to, from)| *to = from);
-    }
-
-    proptest! {
-        /// A shell, damaged: whatever it is now, there is an answer, and in memory the same one as
-        /// from the file.
-        #[test]
-        fn a_damaged_program_is_answered(changes in prop::collection::vec(change(), 1..6)) {
-            let mut bytes = fs::read(SHELL).expect("a shell");
-            changes.into_iter().for_each(|change| apply(&mut bytes, change));
-            let file = tempfile::NamedTempFile::new().expect("a file");
-            fs::write(file.path(), &bytes).expect("written");
-            let said = check(file.path(), None);
-            if bytes.starts_with(elf::ELFMAG.as_slice()) {
-                let of_file = match said {
-                    Ok(start) => Ok(start),
-                    Err(ProgramError::Unfit { why, .. }) => Err(why),
-                    Err(error) => panic!("{error}"),
-                };
-                prop_assert_eq!(of_file, check_image(&bytes[..]).map(|()| Start::Itself));
-            }
-        }
+    fn machines_have_names() {
+        assert_eq!(machine(false, 3), "32-bit x86");
+        assert_eq!(machine(true, 183), "64-bit Arm");
+        assert_eq!(machine(true, 21), "a 64-bit machine with ELF number 21");
     }
 }

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! The program gets two environment variables more, `LD_PRELOAD` with our object before the user's
-//! own, and `OCTAVO_RUN` with all the object has to know; the object takes both out again. Nothing
-//! else of the process changes: its id, terminal, descriptors and signals stay as they were.
+//! own, and `OCTAVO_RUN` with all the object has to know; the object takes both out again, and gives
+//! them to what the program starts. Nothing else of the process changes: its id, terminal,
+//! descriptors and signals stay as they were.
 
 use crate::keeper::{self, Report};
 use crate::program::{self, ProgramError, SHELL, Start};
@@ -294,7 +295,8 @@ fn environment(
     config: &RunConfig<'_>,
 ) -> Vec<(OsString, OsString)> {
     let mut ours = OsString::from(object);
-    if let Some(theirs) = preload.filter(|p| !p.is_empty()) {
+    // Set to nothing is not the same as unset: then a colon says so.
+    if let Some(theirs) = preload {
         ours.push(":");
         ours.push(theirs);
     }
@@ -378,7 +380,7 @@ mod tests {
             value
         };
         assert_eq!(get(Some("a.so b.so"), LD_PRELOAD), "/o.so:a.so b.so");
-        assert_eq!(get(Some(""), LD_PRELOAD), "/o.so");
+        assert_eq!(get(Some(""), LD_PRELOAD), "/o.so:");
         assert_eq!(get(None, LD_PRELOAD), "/o.so");
         assert!(
             get(None, VARIABLE)

@@ -13,13 +13,13 @@ pub use rustix_futex_sync::{Mutex, MutexGuard, RawRwLock, RwLock};
 pub mod atomic {
     #[cfg(not(loom))]
     pub use core::sync::atomic::{
-        AtomicBool, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
-        fence,
+        AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
+        Ordering, fence,
     };
     #[cfg(loom)]
     pub use loom::sync::atomic::{
-        AtomicBool, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
-        fence,
+        AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
+        Ordering, fence,
     };
 }
 

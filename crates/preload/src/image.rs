@@ -2,7 +2,7 @@
 //! this one, and libc, whose `memcpy` reads tuning variables of its own.
 #![allow(unsafe_code)] // walks the loader's list of objects
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ops::Range;
 use octavo_page::PAGE_SIZE;
 
@@ -39,23 +39,29 @@ unsafe extern "C" {
 struct Search {
     address: usize,
     found: Range<usize>,
+    name: &'static CStr,
 }
 
 /// The addresses of this object, its zeroed data included.
 pub fn ours() -> Range<usize> {
-    span_around(ours as fn() -> Range<usize> as usize)
+    find(ours as fn() -> Range<usize> as usize).found
+}
+
+/// The path by which the loader found this object.
+pub fn path() -> &'static CStr {
+    find(ours as fn() -> Range<usize> as usize).name
 }
 
 /// The addresses of the object that has `memcpy`.
 pub fn libc() -> Range<usize> {
-    span_around(memcpy as unsafe extern "C" fn(_, _, _) -> _ as usize)
+    find(memcpy as unsafe extern "C" fn(_, _, _) -> _ as usize).found
 }
 
-fn span_around(address: usize) -> Range<usize> {
-    let mut search = Search { address, found: address..address + 1 };
+fn find(address: usize) -> Search {
+    let mut search = Search { address, found: address..address + 1, name: c"" };
     // SAFETY: `look` gets the search, which outlives the call.
     unsafe { dl_iterate_phdr(look, (&raw mut search).cast()) };
-    search.found
+    search
 }
 
 extern "C" fn look(object: *const Object, _size: usize, search: *mut c_void) -> c_int {
@@ -74,5 +80,7 @@ extern "C" fn look(object: *const Object, _size: usize, search: *mut c_void) -> 
         return 0;
     }
     search.found = span;
+    // SAFETY: the loader's own string, which lives as long as the object.
+    search.name = unsafe { CStr::from_ptr(object.name) };
     1
 }

@@ -1,9 +1,9 @@
 //! The functions of libc that this object stands in for. See the table in the crate's page.
 #![allow(unsafe_code)] // C functions, called by other people's programs
 
+use crate::exec::Real;
 use core::arch::naked_asm;
-use core::ffi::{c_char, c_int, c_void};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::ffi::{c_int, c_void};
 use octavo_pager::start;
 use syscalls::{Errno, Sysno, syscall};
 
@@ -17,7 +17,6 @@ const MAP_FAILED: *mut c_void = usize::MAX as *mut c_void;
 
 unsafe extern "C" {
     fn __errno_location() -> *mut c_int;
-    fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *mut c_void;
     fn malloc(bytes: usize) -> *mut c_void;
     fn free(block: *mut c_void);
 }
@@ -114,19 +113,8 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
 type Create = unsafe extern "C" fn(*mut c_void, *const c_void, StartRoutine, *mut c_void) -> c_int;
 type StartRoutine = extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// libc's own `pthread_create`.
-fn create() -> Option<Create> {
-    const RTLD_NEXT: *mut c_void = usize::MAX as *mut c_void;
-    static FOUND: AtomicUsize = AtomicUsize::new(0);
-    let mut found = FOUND.load(Ordering::Relaxed);
-    if found == 0 {
-        // SAFETY: the name is a string.
-        found = unsafe { dlsym(RTLD_NEXT, c"pthread_create".as_ptr()) } as usize;
-        FOUND.store(found, Ordering::Relaxed);
-    }
-    // SAFETY: libc's function has this type; a missing one is zero, which is `None`.
-    unsafe { core::mem::transmute::<usize, Option<Create>>(found) }
-}
+// SAFETY: the type of pthread.h.
+static CREATE: Real<Create> = unsafe { Real::new(c"pthread_create") };
 
 /// What a new thread is to run.
 #[repr(C)]
@@ -144,7 +132,7 @@ pub unsafe extern "C" fn pthread_create(
     start: StartRoutine,
     argument: *mut c_void,
 ) -> c_int {
-    let Some(create) = create() else { return Errno::ENOSYS.into_raw() };
+    let Some(create) = CREATE.get() else { return Errno::ENOSYS.into_raw() };
     if !start::is_managed() {
         // SAFETY: the caller's own call.
         return unsafe { create(thread, attributes, start, argument) };

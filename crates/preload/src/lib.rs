@@ -1,7 +1,8 @@
 //! The shared object that `octavo run` loads into a program.
 //!
-//! Its constructor reads `OCTAVO_RUN` and starts the pager before the program's own code runs. Of
-//! libc's functions it stands in for the few whose effect on memory must not bypass the limit:
+//! Its constructor takes `OCTAVO_RUN` out of the environment and starts the pager before the program's
+//! own code runs. Of libc's functions it stands in for the few whose effect on memory must not bypass
+//! the limit, and for those that start programs:
 //!
 //! | function | why |
 //! |---|---|
@@ -12,11 +13,15 @@
 //! | `setrlimit`, `getrlimit`, `prlimit` | a program that limits its own address space or data means what it uses itself, not what we reserve |
 //! | `pthread_create` | a new thread first pins the page in which the kernel notes its end |
 //! | `_exit`, `_Exit` | statistics are written before the process is gone |
+//! | `execve` and its kin, `posix_spawn`, `system`, `popen` | what is started gets this object too, where it takes it |
 //!
 //! The pager's own tasks never run this code, nor any of libc's.
 
 mod allocator;
+mod environ;
+mod exec;
 mod image;
 mod interpose;
 mod limits;
 mod start;
+mod target;

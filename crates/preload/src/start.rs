@@ -1,11 +1,11 @@
 //! The constructor and the destructor.
 #![allow(unsafe_code)] // entry points of the dynamic loader
 
-use crate::{image, limits};
-use core::ffi::{CStr, c_char, c_int};
+use crate::{environ, exec, image, limits};
+use core::ffi::{c_char, c_int};
 use core::fmt::Write as _;
 use octavo_page::Unit;
-use octavo_page::config::{self, RunConfig};
+use octavo_page::config::RunConfig;
 use octavo_pager::pager::{Config, Tier};
 use octavo_pager::start::{self, Job};
 use octavo_sys::Errno;
@@ -14,19 +14,20 @@ use octavo_sys::task::{self, CpuSet};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = constructor;
+static CONSTRUCTOR: extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) = constructor;
 
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static DESTRUCTOR: extern "C" fn() = destructor;
 
-extern "C" fn constructor(
-    _argc: c_int,
-    _argv: *const *const c_char,
-    environment: *const *const c_char,
-) {
-    // SAFETY: the loader passes the environment, a list of strings that ends in a null.
-    let Some(word) = (unsafe { variable(environment, config::VARIABLE) }) else { return };
+extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, environment: *mut *mut c_char) {
+    exec::find_all();
+    // SAFETY: the loader calls this once, before the program's own code, with the initial array.
+    let word = match unsafe { environ::take(environment) } {
+        Ok(Some(word)) => core::str::from_utf8(word).unwrap_or_default(),
+        Ok(None) => return,
+        Err(error) => refuse(format_args!("{}", Refusal(error))),
+    };
     let run = match RunConfig::decode(word) {
         Ok(run) => run,
         Err(error) => refuse(format_args!("{error}")),
@@ -76,29 +77,6 @@ fn tier(run: &RunConfig<'_>, standard: (&str, Unit)) -> Result<Tier, &'static st
     let name = core::str::from_utf8(name).map_err(|_| "the codec's name is no text")?;
     let codec = name.parse().map_err(|_| "unknown codec")?;
     Ok(Tier { codec, unit: run.unit.unwrap_or(standard.1) })
-}
-
-/// Finds `name` in an environment.
-///
-/// # Safety
-/// `environment` is a list of strings that ends in a null, as the loader passes it.
-unsafe fn variable<'a>(environment: *const *const c_char, name: &str) -> Option<&'a str> {
-    let mut at = environment;
-    loop {
-        // SAFETY: not past the null yet.
-        let entry = unsafe { *at };
-        if entry.is_null() {
-            return None;
-        }
-        // SAFETY: an entry is a string, which lives as long as the process; checked text or none.
-        let entry = unsafe { CStr::from_ptr(entry) }.to_str().ok();
-        let value = entry.and_then(|e| e.strip_prefix(name)).and_then(|e| e.strip_prefix('='));
-        if value.is_some() {
-            return value;
-        }
-        // SAFETY: the entry was not the last.
-        at = unsafe { at.add(1) };
-    }
 }
 
 /// Why the pager did not start, and what would do.

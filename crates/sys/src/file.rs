@@ -32,6 +32,30 @@ impl Fd {
         open(path, RDONLY_CLOEXEC, 0)
     }
 
+    /// Opens the regular file `path`, from the directory `dir` on, for reading, closed on exec;
+    /// nothing else is opened, since that may wait or have effects. Gives its mode, too.
+    ///
+    /// # Errors
+    /// As of `openat(2)`; `EACCES` for what is no regular file.
+    pub fn open_regular(dir: i32, path: &core::ffi::CStr) -> Result<(Self, u32)> {
+        const RDONLY_NOCTTY_NONBLOCK_CLOEXEC: usize = 0o2_000_000 | 0o400 | 0o4000;
+        if !is_regular(mode(dir, path, 0)?) {
+            return Err(Errno::EACCES);
+        }
+        let file = open_at(dir, path, RDONLY_NOCTTY_NONBLOCK_CLOEXEC, 0)?;
+        const EMPTY_PATH: usize = 0x1000;
+        let mode = mode(file.0, c"", EMPTY_PATH)?;
+        if is_regular(mode) { Ok((file, mode)) } else { Err(Errno::EACCES) }
+    }
+
+    /// Whether the file gives capabilities to who executes it.
+    #[must_use]
+    pub fn has_capabilities(&self) -> bool {
+        let name = c"security.capability".as_ptr();
+        // SAFETY: with no room for it the kernel tells the length of the value only.
+        unsafe { syscall!(Sysno::fgetxattr, self.0, name, 0usize, 0usize) }.is_ok_and(|len| len > 0)
+    }
+
     /// Opens `path` for writing, made new or cut to nothing, with mode 0644.
     ///
     /// # Errors
@@ -117,10 +141,57 @@ impl Drop for Fd {
     }
 }
 
+/// The current directory, where a directory is asked for.
+pub const CURRENT: i32 = -100;
+
 fn open(path: &core::ffi::CStr, flags: usize, mode: usize) -> Result<Fd> {
-    const AT_FDCWD: isize = -100;
+    open_at(CURRENT, path, flags, mode)
+}
+
+fn open_at(dir: i32, path: &core::ffi::CStr, flags: usize, mode: usize) -> Result<Fd> {
     // SAFETY: `path` is a live string that ends in a zero byte.
-    unsafe { syscall!(Sysno::openat, AT_FDCWD, path.as_ptr(), flags, mode) }.map(|n| Fd(n as i32))
+    unsafe { syscall!(Sysno::openat, dir, path.as_ptr(), flags, mode) }.map(|n| Fd(n as i32))
+}
+
+/// What one may want to do with a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Execute it, or search it.
+    Execute = 1,
+    /// Read it.
+    Read = 4,
+}
+
+/// Whether this process may use `path`, from the directory `dir` on, by its effective ids.
+///
+/// # Errors
+/// As of `faccessat2(2)`.
+pub fn may(access: Access, dir: i32, path: &core::ffi::CStr) -> Result<()> {
+    const EFFECTIVE: usize = 0x200;
+    // SAFETY: `path` is a live string that ends in a zero byte.
+    unsafe { syscall!(Sysno::faccessat2, dir, path.as_ptr(), access as usize, EFFECTIVE) }
+        .map(|_| ())
+}
+
+/// `st_mode` of a file.
+fn mode(dir: i32, path: &core::ffi::CStr, flags: usize) -> Result<u32> {
+    /// `struct stat`, as far as it is read.
+    #[repr(C)]
+    struct Stat {
+        device_inode_links: [u64; 3],
+        mode: u32,
+        rest: [u32; 29],
+    }
+    const _: () = assert!(size_of::<Stat>() == 144);
+    let mut stat = Stat { device_inode_links: [0; 3], mode: 0, rest: [0; 29] };
+    let at = core::ptr::from_mut(&mut stat);
+    // SAFETY: the kernel fills a `struct stat`, which has this size, and reads a live string.
+    unsafe { syscall!(Sysno::newfstatat, dir, path.as_ptr(), at, flags) }?;
+    Ok(stat.mode)
+}
+
+const fn is_regular(mode: u32) -> bool {
+    mode & 0o170_000 == 0o100_000
 }
 
 /// One descriptor to wait for, as in `struct pollfd`.

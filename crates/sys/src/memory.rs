@@ -28,7 +28,7 @@ impl Reserve {
         for advice in [advice::DONTFORK, advice::DONTDUMP, advice::NOHUGEPAGE] {
             advise(reserve.span(), advice)?;
         }
-        reserve.set_name(name);
+        set_name(&reserve.0, name);
         Ok(reserve)
     }
 
@@ -83,14 +83,75 @@ impl Reserve {
             parts.for_each(|part| unsafe { self.discard(part) });
         }
     }
+}
 
-    /// Names only help whoever reads the maps; kernels without them refuse, harmlessly.
-    fn set_name(&self, name: &core::ffi::CStr) {
-        const PR_SET_VMA: usize = 0x5356_4d41;
-        let (start, len) = (self.0.start, self.0.len());
-        // SAFETY: names a range of ours; the kernel copies the string.
-        let _ = unsafe { syscall!(Sysno::prctl, PR_SET_VMA, 0usize, start, len, name.as_ptr()) };
+/// A copy of `parts`, one behind the other, that nobody can write, and that children have too.
+///
+/// # Errors
+/// `ENOMEM` when the address space is limited or full.
+pub fn keep(parts: &[&[u8]], name: &core::ffi::CStr) -> Result<&'static [u8]> {
+    const READ: usize = 1;
+    let len = parts.iter().map(|part| part.len()).sum::<usize>();
+    let mut room = Scratch::new(len.max(1))?;
+    set_name(&room.0, name);
+    for (to, from) in room.bytes().iter_mut().zip(parts.iter().copied().flatten()) {
+        *to = *from;
     }
+    let span = room.0.clone();
+    core::mem::forget(room);
+    // SAFETY: our own mapping, to which nobody holds a reference; it stays mapped from here on, and
+    // nobody writes it any more.
+    unsafe {
+        syscall!(Sysno::mprotect, span.start, span.len(), READ)?;
+        Ok(core::slice::from_raw_parts(span.start as *const u8, len))
+    }
+}
+
+/// Memory for a moment, given back when dropped.
+#[derive(Debug)]
+pub struct Scratch(Range<usize>);
+
+impl Scratch {
+    /// Maps at least `len` bytes, which are zeros.
+    ///
+    /// # Errors
+    /// `ENOMEM` when the address space is limited or full.
+    pub fn new(len: usize) -> Result<Self> {
+        const READ_WRITE: usize = 3;
+        const PRIVATE_ANONYMOUS: usize = 0x2 | 0x20;
+        let (len, flags) = (len.next_multiple_of(PAGE_SIZE), PRIVATE_ANONYMOUS);
+        // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
+        let start = unsafe { syscall!(Sysno::mmap, 0usize, len, READ_WRITE, flags, -1isize, 0) }?;
+        Ok(Self(start..start + len))
+    }
+
+    /// All of it.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: mapped readable and writable for as long as `self` lives, and only known to it.
+        unsafe { core::slice::from_raw_parts_mut(self.0.start as *mut u8, self.0.len()) }
+    }
+
+    /// All of it, by words.
+    pub fn words(&mut self) -> &mut [usize] {
+        let len = self.0.len() / size_of::<usize>();
+        // SAFETY: as in `bytes`; a mapping begins at a page.
+        unsafe { core::slice::from_raw_parts_mut(self.0.start as *mut usize, len) }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, to which nobody holds a reference any more.
+        let _ = unsafe { syscall!(Sysno::munmap, self.0.start, self.0.len()) };
+    }
+}
+
+/// Names only help whoever reads the maps; kernels without them refuse, harmlessly.
+fn set_name(span: &Range<usize>, name: &core::ffi::CStr) {
+    const PR_SET_VMA: usize = 0x5356_4d41;
+    let (start, len) = (span.start, span.len());
+    // SAFETY: names a range of ours; the kernel copies the string.
+    let _ = unsafe { syscall!(Sysno::prctl, PR_SET_VMA, 0usize, start, len, name.as_ptr()) };
 }
 
 /// Address space that is kept free for ranges to come, of the same kind.
