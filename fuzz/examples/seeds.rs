@@ -78,7 +78,6 @@ fn words(corpus: &Path) -> Result<()> {
         strict: false,
         codec: text,
         unit: Some(Unit::K16),
-        preload: text,
     };
     let mut word = String::new();
     config.encode(&mut word).expect("a String takes everything");

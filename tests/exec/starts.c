@@ -1,7 +1,6 @@
 /* Starts a program in the way that the first argument names: `starts HOW FILE`. Whatever starts runs in a
  * child, unless HOW says otherwise; at the end the child's status, or the error, is printed. */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -164,7 +163,5 @@ int main(int argc, char **argv) {
         waitpid(child, &status, 0);
         tell(status);
     }
-    unsigned long (*unmanaged)(void) = dlsym(RTLD_DEFAULT, "octavo_unmanaged");
-    if (argc > 3 && unmanaged) printf("unmanaged %lu\n", unmanaged());
     return 0;
 }

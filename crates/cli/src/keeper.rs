@@ -245,6 +245,7 @@ impl Keeper {
             ("fault_p99_us", micros(total.fault_time.quantile(0.99))),
             ("pager_cpu_s", json!(total.cpu_us.get() as f64 / 1e6)),
             ("processes", json!(ledger.processes())),
+            ("unmanaged_processes", json!(ledger.unmanaged())),
             ("programs", json!(names)),
         ];
         rows.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()

@@ -188,7 +188,6 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
         strict: args.strict,
         codec: codec.as_ref().map(|name| Text::new(name.as_bytes())),
         unit: args.unit,
-        preload: preload.as_ref().map(|list| Text::new(list.as_bytes())),
     };
     execute(&file, start, args, &environment(&object, preload.as_deref(), &config))
 }
@@ -370,7 +369,6 @@ mod tests {
             strict: false,
             codec: None,
             unit: None,
-            preload: None,
         };
         let get = |preload: Option<&str>, name: &str| {
             let variables = environment(Path::new("/o.so"), preload.map(OsStr::new), &config);

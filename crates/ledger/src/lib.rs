@@ -54,6 +54,8 @@ pub struct Ledger {
     told: AtomicU32,
     /// Members so far.
     processes: Counter,
+    /// Programs started that do not take our object.
+    unmanaged: AtomicU64,
     /// What members that are gone have counted.
     gone: Counters,
     members: [Member; MAX_MEMBERS],
@@ -242,6 +244,17 @@ impl Ledger {
     #[must_use]
     pub fn processes(&self) -> u64 {
         self.processes.get()
+    }
+
+    /// Notes programs that were started and are not managed; negative: that were not started after all.
+    pub fn note_unmanaged(&self, programs: i64) {
+        self.unmanaged.fetch_add(programs as u64, Ordering::Relaxed);
+    }
+
+    /// Programs that were started and are not managed.
+    #[must_use]
+    pub fn unmanaged(&self) -> u64 {
+        self.unmanaged.load(Ordering::Relaxed)
     }
 
     /// Adds what members have counted, present and gone, to `total`.

@@ -27,6 +27,7 @@ impl Ledger {
             bell: AtomicU32::new(0),
             told: AtomicU32::new(0),
             processes: Counter::default(),
+            unmanaged: AtomicU64::new(0),
             gone: Counters::default(),
             members: core::array::from_fn(member),
         }

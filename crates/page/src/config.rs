@@ -1,7 +1,7 @@
 //! What `octavo run` tells the preloaded object: one environment variable, `OCTAVO_RUN`.
 //!
 //! ```text
-//! OCTAVO_RUN=v=2;pid=4711;keeper=4710;ledger=3;limit=536870912;strict=0;codec=zstd:1;preload=/a%3Bb.so
+//! OCTAVO_RUN=v=2;pid=4711;keeper=4710;ledger=3;limit=536870912;strict=0;codec=zstd:1
 //! ```
 //!
 //! Pairs `key=value` joined by `;`, each key at most once, the six of [`REQUIRED`] always. Inside
@@ -53,8 +53,6 @@ pub struct RunConfig<'a> {
     pub codec: Option<Text<'a>>,
     /// What one compress request takes; absent: chosen while running.
     pub unit: Option<Unit>,
-    /// `LD_PRELOAD` as the user had set it, without our object; absent: it was not set.
-    pub preload: Option<Text<'a>>,
 }
 
 /// Some bytes, borrowed either as they are or as they stand percent-encoded in the word.
@@ -215,15 +213,13 @@ impl<'a> RunConfig<'a> {
         if let Some(unit) = self.unit {
             write!(out, ";unit={unit}")?;
         }
-        for (key, text) in [("codec", self.codec), ("preload", self.preload)] {
-            let Some(text) = text else { continue };
-            write!(out, ";{key}=")?;
-            for byte in text.bytes() {
-                if is_plain(byte) {
-                    out.write_char(byte as char)?;
-                } else {
-                    write!(out, "%{byte:02X}")?;
-                }
+        let Some(codec) = self.codec else { return Ok(()) };
+        out.write_str(";codec=")?;
+        for byte in codec.bytes() {
+            if is_plain(byte) {
+                out.write_char(byte as char)?;
+            } else {
+                write!(out, "%{byte:02X}")?;
             }
         }
         Ok(())
@@ -249,7 +245,6 @@ impl<'a> RunConfig<'a> {
             strict: read.strict.ok_or(ConfigError::Missing("strict"))?,
             codec: read.codec,
             unit: read.unit,
-            preload: read.preload,
         })
     }
 }
@@ -265,7 +260,6 @@ struct Read<'a> {
     strict: Option<bool>,
     codec: Option<Text<'a>>,
     unit: Option<Unit>,
-    preload: Option<Text<'a>>,
 }
 
 impl<'a> Read<'a> {
@@ -280,7 +274,6 @@ impl<'a> Read<'a> {
             "strict" => set(&mut self.strict, key, value, flag),
             "codec" => set(&mut self.codec, key, value, Text::encoded),
             "unit" => set(&mut self.unit, key, value, |v| v.parse().ok()),
-            "preload" => set(&mut self.preload, key, value, Text::encoded),
             _ => Err(ConfigError::UnknownKey(key)),
         }
     }
@@ -331,7 +324,6 @@ mod tests {
         strict: false,
         codec: None,
         unit: None,
-        preload: None,
     };
 
     fn word(config: &RunConfig<'_>) -> String {
@@ -342,16 +334,12 @@ mod tests {
 
     #[test]
     fn the_word_is_as_documented() {
-        let config = RunConfig {
-            codec: Some(Text::new(b"zstd:1")),
-            unit: Some(Unit::K16),
-            preload: Some(Text::new(b"/a;b=c%\xff.so libtwo.so")),
-            ..PLAIN
-        };
+        let config =
+            RunConfig { codec: Some(Text::new(b"a;b=c%\xff two")), unit: Some(Unit::K16), ..PLAIN };
         assert_eq!(
             word(&config),
-            "v=2;pid=4711;keeper=4710;ledger=3;limit=536870912;strict=0;unit=16K;codec=zstd:1;\
-             preload=/a%3Bb%3Dc%25%FF.so libtwo.so"
+            "v=2;pid=4711;keeper=4710;ledger=3;limit=536870912;strict=0;unit=16K;\
+             codec=a%3Bb%3Dc%25%FF two"
         );
     }
 
@@ -395,14 +383,13 @@ mod tests {
             pid: u32, keeper: u32, ledger: u32, limit: u64, strict: bool,
             codec in option::of(vec(any::<u8>(), 0..40)),
             unit in option::of(prop::sample::select(&Unit::ALL[..])),
-            preload in option::of(vec(any::<u8>(), 0..40)),
         ) {
             fn text(bytes: &Option<Vec<u8>>) -> Option<Text<'_>> {
                 bytes.as_deref().map(Text::new)
             }
             let config = RunConfig {
                 pid, keeper, ledger, limit: ByteSize::new(limit), strict, unit,
-                codec: text(&codec), preload: text(&preload),
+                codec: text(&codec),
             };
             let word = word(&config);
             prop_assert!(word.bytes().all(|b| b.is_ascii_graphic() || b == b' '));

@@ -27,7 +27,7 @@ extern crate alloc;
 
 pub mod arena;
 pub mod budget;
-mod changes;
+pub mod changes;
 pub mod condense;
 pub mod events;
 pub mod evict;

@@ -8,7 +8,7 @@
 //!     reaps the go-between                      ├─ evictors
 //!     waits for the helper's word               └─ watch
 //! ```
-//! At first the helper is one task ([`crate::outpost`]); the rest is made when it is needed.
+//! At first the helper is one task (`outpost`); the rest is made when it is needed.
 //!
 //! The go-between ends at once, so the helper becomes init's child: the program's `wait(-1)` never
 //! finds it. Where the program itself is who orphans go to, the helper is its child from the start,
@@ -35,7 +35,7 @@ use core::time::Duration;
 use octavo_ledger::{Ledger, Member, Owner};
 use octavo_page::PAGE_SIZE;
 use octavo_page::pins::Pins;
-use octavo_page::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use octavo_page::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use octavo_pool::ChainLength;
 use octavo_store::Store;
 use octavo_sys::file::{self, Fd, Text};
@@ -116,6 +116,19 @@ pub fn before_end() {
             return;
         }
         task::futex_wait(&CONTROL.ended, ENDING, Duration::from_millis(100));
+    }
+}
+
+/// The job's ledger, which forked children have too; null where there is none.
+static LEDGER: AtomicPtr<Ledger> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Notes programs that this process has started without our object; negative: that it has not after
+/// all.
+pub fn note_unmanaged(programs: i64) {
+    let ledger = LEDGER.load(Ordering::Acquire);
+    // SAFETY: null, or a ledger that stays mapped, in forked children too.
+    if let Some(ledger) = unsafe { ledger.as_ref() } {
+        ledger.note_unmanaged(programs);
     }
 }
 
@@ -366,6 +379,7 @@ pub(crate) fn join(
 ) -> Result<(&'static Ledger, &'static Member)> {
     let memory = task::borrow_fd(&task::pidfd(keeper)?, ledger)?;
     let ledger = octavo_ledger::open(&memory)?;
+    LEDGER.store(core::ptr::from_ref(ledger).cast_mut(), Ordering::Release);
     let mut path = Text::<64>::new();
     let _ = write!(path, "/proc/{target}/comm");
     let mut name = [0; 16];

@@ -58,14 +58,25 @@ impl Ours {
         })
     }
 
-    fn keep(object: &[u8], word: &[u8]) -> Result<Self> {
+    /// Keeps both; gives, too, which process the word names as the first of its job. The word that
+    /// children get names none: what cannot be managed there runs unmanaged.
+    fn keep(object: &[u8], word: &[u8]) -> Result<(Self, Option<u32>)> {
+        const FIRST: &[u8] = b";pid=";
         let variable = VARIABLE.as_bytes();
-        let parts = [PRELOAD, b"=", object, b"\0", variable, b"=", word, b"\0"];
+        let first = word.windows(FIRST.len()).position(|part| part == FIRST);
+        let (before, rest) = word.split_at(first.map_or(word.len(), |at| at + FIRST.len()));
+        let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
+        let nobody: &[u8] = if digits > 0 { b"0" } else { b"" };
+        let word = [before, nobody, &rest[digits..]];
+        let parts =
+            [PRELOAD, b"=", object, b"\0", variable, b"=", word[0], word[1], word[2], b"\0"];
         let kept = memory::keep(&parts, c"octavo environment")?;
         let second = PRELOAD.len() + 1 + object.len() + 1;
         KEPT[0].store(kept.as_ptr().cast_mut().cast(), Ordering::Relaxed);
         KEPT[1].store(kept[second..].as_ptr().cast_mut().cast(), Ordering::Release);
-        Ok(Self::get().expect("was just stored"))
+        let first =
+            core::str::from_utf8(&rest[..digits]).ok().and_then(|digits| digits.parse().ok());
+        Ok((Self::get().expect("was just stored"), first))
     }
 
     /// Our object.
@@ -231,7 +242,8 @@ pub unsafe fn variable(name: &[u8]) -> Option<&'static [u8]> {
 }
 
 /// Takes our variables out of the environment at the process's start, which `initial` is, and keeps
-/// them for children. Gives the word; `None` when there is none.
+/// them for children. Gives the word, and the first process of the job where that is just being
+/// started; `None` when there is none.
 ///
 /// # Errors
 /// `ENOMEM` when there is no room to keep them.
@@ -239,13 +251,13 @@ pub unsafe fn variable(name: &[u8]) -> Option<&'static [u8]> {
 /// # Safety
 /// Called once, before any other thread and before the program's own code; `initial` is the array
 /// that the kernel made, with the auxiliary vector behind it.
-pub unsafe fn take(initial: *mut *mut c_char) -> Result<Option<&'static [u8]>> {
+pub unsafe fn take(initial: *mut *mut c_char) -> Result<Option<(&'static [u8], Option<u32>)>> {
     // SAFETY: the caller's promise; its strings are copied before any is changed.
     let mut all = unsafe { entries(initial.cast_const().cast()) };
     let Some(word) = all.find_map(|entry| value(entry, VARIABLE.as_bytes())) else {
         return Ok(None);
     };
-    let ours = Ours::keep(image::path().to_bytes(), word)?;
+    let (ours, first) = Ours::keep(image::path().to_bytes(), word)?;
     // SAFETY: nobody else runs. A library's constructor may have had libc copy the array; the
     // strings are the same, so the copy goes first, while they still can be read.
     unsafe {
@@ -255,7 +267,7 @@ pub unsafe fn take(initial: *mut *mut c_char) -> Result<Option<&'static [u8]>> {
         let removed = remove(initial, ours, true);
         ignore_gap(initial, removed);
     }
-    Ok(Some(ours.word()))
+    Ok(Some((ours.word(), first)))
 }
 
 /// Takes our variables out of one array; how many entries that were. `LD_PRELOAD` that is not ours

@@ -26,7 +26,8 @@ use core::arch::naked_asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::marker::PhantomData;
 use core::ptr;
-use octavo_page::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use octavo_page::sync::atomic::{AtomicUsize, Ordering};
+use octavo_pager::start::note_unmanaged;
 use octavo_sys::file::CURRENT;
 use octavo_sys::memory::Scratch;
 use syscalls::Errno;
@@ -103,15 +104,6 @@ pub fn find_all() {
     let _ = (POSIX_SPAWN.get(), POSIX_SPAWNP.get(), SYSTEM.get(), POPEN.get());
 }
 
-/// Programs that were started without our object, because they do not take it.
-static UNMANAGED: AtomicU64 = AtomicU64::new(0);
-
-/// How many programs this process, and children of its by `vfork`, started without our object.
-#[unsafe(no_mangle)]
-pub extern "C" fn octavo_unmanaged() -> u64 {
-    UNMANAGED.load(Ordering::Relaxed)
-}
-
 /// Starts something by `call`, which gives 0 or an error number, with what environment `target` is to
 /// have: `theirs`, or that with our variables.
 ///
@@ -135,10 +127,10 @@ unsafe fn start(
         Some(outcome) => return outcome,
     }
     // Before the call: a success may not come back.
-    UNMANAGED.fetch_add(1, Ordering::Relaxed);
+    note_unmanaged(1);
     let outcome = call(theirs);
     if outcome != 0 {
-        UNMANAGED.fetch_sub(1, Ordering::Relaxed);
+        note_unmanaged(-1);
     }
     outcome
 }
@@ -437,7 +429,7 @@ unsafe fn through_shell<R>(command: *const c_char, call: impl FnOnce(*const c_ch
         _ => None,
     };
     let Some(mut scratch) = scratch else {
-        UNMANAGED.fetch_add(1, Ordering::Relaxed);
+        note_unmanaged(1);
         return call(command);
     };
     scratch.bytes().iter_mut().zip(words).for_each(|(to, from)| *to = from);

@@ -23,8 +23,8 @@ static DESTRUCTOR: extern "C" fn() = destructor;
 extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, environment: *mut *mut c_char) {
     exec::find_all();
     // SAFETY: the loader calls this once, before the program's own code, with the initial array.
-    let word = match unsafe { environ::take(environment) } {
-        Ok(Some(word)) => core::str::from_utf8(word).unwrap_or_default(),
+    let (word, first) = match unsafe { environ::take(environment) } {
+        Ok(Some((word, first))) => (core::str::from_utf8(word).unwrap_or_default(), first),
         Ok(None) => return,
         Err(error) => refuse(format_args!("{}", Refusal(error))),
     };
@@ -36,7 +36,7 @@ extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, environment: *m
     limits::note(run.limit);
     // A process that cannot be managed runs as it would alone, unless all was asked for its sake.
     if let Err(error) = start::start(job)
-        && run.pid == task::pid() as u32
+        && first == Some(task::pid() as u32)
     {
         refuse(format_args!("{}", Refusal(error)));
     }
