@@ -51,7 +51,7 @@ impl Move {
     }
 }
 
-/// More threads were in the middle of a call than [`MAX`].
+/// More threads than a thousand were in the middle of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooMany;
 
