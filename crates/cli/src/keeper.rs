@@ -8,12 +8,15 @@ use comfy_table::presets;
 use octavo_ledger::counters::Counters;
 use octavo_ledger::shares::{self, Look};
 use octavo_ledger::{Ledger, Member, Owner};
-use octavo_page::PAGE_SIZE;
+use octavo_page::{ByteSize, PAGE_SIZE};
 use octavo_sys::file::{self, Fd};
 use octavo_sys::{shared, task};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -23,13 +26,18 @@ const TICK: Duration = Duration::from_millis(20);
 /// After the first process has ended and when nobody is left, others may still be starting.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// So long over the limit is no passing moment.
+const LASTS: Duration = Duration::from_millis(500);
+
 /// How the statistics are wanted.
 #[derive(Debug)]
 pub struct Report {
     /// As a table on stderr.
     pub table: bool,
-    /// As a JSON object in this file.
-    pub json: Option<PathBuf>,
+    /// As a JSON object in this file, which has this name.
+    pub json: Option<(File, PathBuf)>,
+    /// End the job rather than go over the limit.
+    pub strict: bool,
 }
 
 /// Becomes a process that keeps `ledger` for the job whose first process is `first`, until that job
@@ -37,7 +45,12 @@ pub struct Report {
 pub fn keep(ledger: &'static Ledger, memory: &Fd, first: &Fd, report: Report) -> ! {
     task::detach();
     task::set_name(c"octavo-keeper");
-    close_others(&[memory.raw(), first.raw()], report.table || report.json.is_some());
+    let mut kept = vec![memory.raw(), first.raw()];
+    kept.extend(report.json.iter().map(|(file, _)| file.as_raw_fd()));
+    if report.table || report.json.is_some() {
+        kept.push(2);
+    }
+    close_others(kept);
     let mut keeper = Keeper {
         ledger,
         report,
@@ -45,15 +58,17 @@ pub fn keep(ledger: &'static Ledger, memory: &Fd, first: &Fd, report: Report) ->
         heat: BTreeMap::new(),
         names: BTreeMap::new(),
         last: Last::default(),
+        is_news: true,
+        over_since: None,
     };
     let mut alone_since = None;
     loop {
         let bell = ledger.bell().load(std::sync::atomic::Ordering::Acquire);
         keeper.look();
         if keeper.pagers.is_empty() && first.is_readable() {
+            keeper.tell();
             let since = *alone_since.get_or_insert_with(Instant::now);
             if since.elapsed() > GRACE {
-                keeper.tell();
                 task::exit_group(0);
             }
         } else {
@@ -63,12 +78,8 @@ pub fn keep(ledger: &'static Ledger, memory: &Fd, first: &Fd, report: Report) ->
     }
 }
 
-/// Closes all descriptors but those in `kept` and, when `stderr` is wanted, that.
-fn close_others(kept: &[i32], stderr: bool) {
-    let mut kept = kept.to_vec();
-    if stderr {
-        kept.push(2);
-    }
+/// Closes all descriptors but these.
+fn close_others(mut kept: Vec<i32>) {
     kept.sort_unstable();
     let mut from = 0;
     for fd in kept {
@@ -107,6 +118,9 @@ struct Keeper {
     /// How many processes there were of each name.
     names: BTreeMap<String, u64>,
     last: Last,
+    /// Whether there is something to tell that was not told.
+    is_news: bool,
+    over_since: Option<Instant>,
 }
 
 impl Keeper {
@@ -115,13 +129,47 @@ impl Keeper {
         self.bury();
         self.note();
         self.share();
+        self.say_exceeded();
         if self.ledger.is_forbidden() {
+            // The oldest first: who waits for another must not go on when that ends.
             self.pagers.values().filter_map(|pager| pager.program.as_ref()).for_each(|program| {
                 let _ = task::kill(program);
             });
         }
+        self.is_news |= self.ledger.members().any(|member| !member.ends());
         if self.ledger.members().next().is_some() && self.ledger.members().all(Member::ends) {
             self.tell();
+        }
+    }
+
+    /// Says that all together are over the limit, once, where that lasts and nobody of them has said it:
+    /// many small processes may have nothing to give.
+    fn say_exceeded(&mut self) {
+        let limit = ByteSize::new(self.ledger.limit() * PAGE_SIZE as u64);
+        let over = self.ledger.used().saturating_sub(self.ledger.limit()) * PAGE_SIZE as u64;
+        if over < ByteSize::mib(1).bytes() {
+            self.over_since = None;
+            return;
+        }
+        let since = *self.over_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < LASTS || !self.ledger.says_first() {
+            return;
+        }
+        let processes = self.pagers.len();
+        let end = if self.report.strict { "--strict ends the job" } else { "going on" };
+        let mib = over.div_ceil(1 << 20);
+        let line = format!(
+            "octavo: the limit of {limit} is exceeded by {mib}M so far: {processes} processes have no \
+             more to give; {end}\n"
+        );
+        let mut programs = self.pagers.values().filter_map(|pager| pager.program.as_ref());
+        if let Some(Ok(stderr)) = programs.next().map(|program| task::borrow_fd(program, 2))
+            && stderr.is_writable()
+        {
+            let _ = stderr.write_all(line.as_bytes());
+        }
+        if self.report.strict {
+            self.ledger.forbid();
         }
     }
 
@@ -198,19 +246,21 @@ impl Keeper {
         Look { used, floor, heat }
     }
 
-    /// Tells the statistics: the table once, the file each time, since more may come.
+    /// Tells the statistics, if there is something new: the table once, the file each time.
     fn tell(&mut self) {
-        let rows = self.rows();
-        if let Some(path) = &self.report.json
-            && let Err(why) = fs::write(path, json!(rows).to_string() + "\n")
-        {
-            eprintln!("octavo: --stats-json {}: cannot be written: {why}", path.display());
+        if std::mem::take(&mut self.is_news) {
+            let rows = self.rows();
+            if let Some((file, path)) = &self.report.json
+                && let Err(why) = rewrite(file, &(json!(rows).to_string() + "\n"))
+            {
+                eprintln!("octavo: --stats-json {}: cannot be written: {why}", path.display());
+            }
+            if std::mem::take(&mut self.report.table) {
+                eprint!("{}", table(&rows));
+            }
+            // Who reads there waits for our end of it to be closed.
+            let _ = file::close_range(2, 2);
         }
-        if std::mem::take(&mut self.report.table) {
-            eprint!("{}", table(&rows));
-        }
-        // Who reads there waits for our end of it to be closed.
-        let _ = file::close_range(2, 2);
         self.ledger.tell();
     }
 
@@ -250,6 +300,12 @@ impl Keeper {
         ];
         rows.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
     }
+}
+
+/// Makes `text` all that is in `file`.
+fn rewrite(file: &File, text: &str) -> io::Result<()> {
+    file.set_len(0)?;
+    file.write_all_at(text.as_bytes(), 0)
 }
 
 /// Pages of this process that are its own.

@@ -176,7 +176,7 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
     let stats_json = args.stats_json.as_deref().map(writable_file).transpose()?;
 
     let first = getpid().as_raw_nonzero().get();
-    let report = Report { table: args.stats, json: stats_json };
+    let report = Report { table: args.stats, json: stats_json, strict: args.strict };
     let (keeper, ledger) = start_keeper(first, limit, report).map_err(Refusal::Keeper)?;
     let codec = args.codec.map(|c| c.to_string());
     let preload = env::var_os(LD_PRELOAD);
@@ -275,16 +275,16 @@ pub fn check_address_space(space: Space, limit: ByteSize) -> Result<(), Refusal>
     }
 }
 
-/// The absolute path of a file that can be written; it is created, but kept if it is there. No pipe
-/// and no device: the pager writes when the program has ended, and has no descriptor of its own.
-fn writable_file(file: &Path) -> Result<PathBuf, Refusal> {
+/// A file that can be written, and its name; it is created, but kept if it is there. No pipe and no
+/// device: it is rewritten when more comes.
+fn writable_file(file: &Path) -> Result<(fs::File, PathBuf), Refusal> {
     let refuse = |why| Refusal::StatsFile { file: file.to_path_buf(), why };
     let is_regular = |meta: fs::Metadata| meta.is_file();
     if !fs::metadata(file).map_or(true, is_regular) {
         return Err(refuse(io::Error::other("is no regular file")));
     }
-    fs::OpenOptions::new().create(true).append(true).open(file).map_err(refuse)?;
-    fs::canonicalize(file).map_err(refuse)
+    let options = fs::OpenOptions::new().create(true).write(true).truncate(false).to_owned();
+    Ok((options.open(file).map_err(refuse)?, file.to_path_buf()))
 }
 
 /// The program's environment: this one's, with our two variables.

@@ -163,6 +163,13 @@ impl Ledger {
             eight.copy_from_slice(bytes);
             word.store(u64::from_le_bytes(eight), Ordering::Relaxed);
         }
+        // After exec the same process comes again; who was there before it is on the way out.
+        let same = |other: &Owner| other.program == owner.program;
+        for other in self.members().filter(|other| !core::ptr::eq(*other, member)) {
+            if other.owner().as_ref().is_some_and(same) {
+                other.end();
+            }
+        }
         self.processes.add(1);
         Some(member)
     }
@@ -388,6 +395,15 @@ mod tests {
         let total = Counters::default();
         ledger.count(&total);
         assert_eq!((total.faults.get(), ledger.processes()), (5, 3));
+    }
+
+    #[test]
+    fn who_comes_again_after_exec_takes_the_place_of_who_was_there() {
+        let ledger = ledger();
+        let [first, other] = [10, 20].map(|id| ledger.join(owner(id), [0; 16]).expect("a place"));
+        let again = Owner { program: 10, pager: 77 };
+        let second = ledger.join(again, [0; 16]).expect("a place");
+        assert!(first.ends() && !other.ends() && !second.ends());
     }
 
     #[test]

@@ -165,10 +165,12 @@ impl Budget {
         self.limit().saturating_sub(self.reserve() + self.used())
     }
 
-    /// Pages left until what that takes must be there; 0 when it is time.
+    /// Pages left until what that takes must be there; 0 when it is time. A program that has less than
+    /// half of what stays resident anyway has nothing to give.
     #[must_use]
     pub fn until_prepared(&self) -> u64 {
-        self.limit().saturating_sub(2 * self.reserve() + self.used())
+        let left = self.limit().saturating_sub(2 * self.reserve() + self.used());
+        left.max((FLOOR / 2).saturating_sub(self.used()))
     }
 
     fn reserve(&self) -> u64 {
@@ -190,13 +192,13 @@ impl Budget {
     /// Whether evictors should start.
     #[must_use]
     pub fn wants_eviction(&self) -> bool {
-        self.is_short_of(2)
+        self.is_short_of(2) && self.above_floor()
     }
 
     /// Whether evictors should go on, and the server begin to set batches aside.
     #[must_use]
     pub fn wants_more_eviction(&self) -> bool {
-        self.is_short_of(3)
+        self.is_short_of(3) && self.above_floor()
     }
 
     /// Whether the server should go on to set batches aside.

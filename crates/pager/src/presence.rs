@@ -12,7 +12,7 @@ const PAGES_PER_MS: u64 = 1024;
 pub const NEAR: Duration = Duration::from_millis(1);
 
 /// Between two looks, with the limit far.
-const FAR: Duration = Duration::from_millis(20);
+pub const FAR: Duration = Duration::from_millis(20);
 
 /// When to look again, with `left` pages left.
 pub fn until_next_look(left: u64) -> Duration {

@@ -10,7 +10,7 @@
 
 use crate::pager::Pager;
 use crate::placement::Starvation;
-use crate::presence::{NEAR, Presence, Statm, until_next_look};
+use crate::presence::{FAR, NEAR, Presence, Statm, until_next_look};
 use crate::regions::Span;
 use crate::start::leave;
 use core::fmt::Write as _;
@@ -24,6 +24,9 @@ use octavo_sys::task;
 
 /// Growth waits this long to be registered at most.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The keeper has this long to end a job that is over its limit.
+const PATIENCE_FOR_KEEPER: Duration = Duration::from_millis(200);
 
 /// The server has this long to leave after the program.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -86,6 +89,9 @@ impl<'a> Watch<'a> {
         }
         self.say_exceeded();
         self.starvation.look(pager);
+        if !pager.budget.above_floor() {
+            return FAR; // nothing can be given
+        }
         until_next_look(pager.budget.until_limit())
     }
 
@@ -144,8 +150,10 @@ impl<'a> Watch<'a> {
         let _ = writeln!(line, "octavo: the limit of {limit} is exceeded by {mib}M so far: {end}");
         self.pager.say(line.as_bytes());
         if self.pager.config.strict {
-            let _ = task::kill(&self.pager.target);
+            // The keeper ends all, this program's parents first.
             ledger.forbid();
+            task::sleep(PATIENCE_FOR_KEEPER);
+            let _ = task::kill(&self.pager.target);
         }
     }
 }

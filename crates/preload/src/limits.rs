@@ -9,7 +9,6 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 use octavo_page::ByteSize;
 use octavo_page::config::reserve_bytes;
-use octavo_pager::start;
 use octavo_sys::task;
 use syscalls::{Errno, Sysno, syscall};
 
@@ -36,10 +35,22 @@ impl Limit {
 fn ours(pid: c_int, resource: c_int) -> u64 {
     let is_this = pid == 0 || pid == task::pid();
     let counts = matches!(resource, RLIMIT_AS | RLIMIT_DATA);
-    if is_this && counts && start::is_managed() { RESERVED.load(Ordering::Relaxed) } else { 0 }
+    if is_this && counts { RESERVED.load(Ordering::Relaxed) } else { 0 }
 }
 
-/// Bytes of address space that are ours, or will be when the limit comes near.
+/// Whether what we reserve is within the limits of this process.
+pub fn have_room(limit: ByteSize) -> bool {
+    [RLIMIT_AS, RLIMIT_DATA].into_iter().all(|resource| {
+        let mut found = Limit { current: INFINITY, max: INFINITY };
+        let at = core::ptr::from_mut(&mut found);
+        // SAFETY: the kernel writes a limit.
+        let _ = unsafe { syscall!(Sysno::prlimit64, 0usize, resource, 0usize, at) };
+        found.current >= reserve_bytes(limit)
+    })
+}
+
+/// Bytes of address space that are ours, or will be when the limit comes near; in a forked child, that
+/// will be those of the program which it execs.
 static RESERVED: AtomicU64 = AtomicU64::new(0);
 
 /// Notes that this process belongs to a job of `limit`.

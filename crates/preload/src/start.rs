@@ -33,9 +33,15 @@ extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, environment: *m
         Err(error) => refuse(format_args!("{error}")),
     };
     let job = job(&run).unwrap_or_else(|value| refuse(format_args!("{value}")));
-    limits::note(run.limit);
+    // Before anything is allocated: there our tables would be reserved.
+    let started = if limits::have_room(run.limit) {
+        limits::note(run.limit);
+        start::start(job)
+    } else {
+        Err(Errno::ENOMEM)
+    };
     // A process that cannot be managed runs as it would alone, unless all was asked for its sake.
-    if let Err(error) = start::start(job)
+    if let Err(error) = started
         && first == Some(task::pid() as u32)
     {
         refuse(format_args!("{}", Refusal(error)));
