@@ -275,16 +275,15 @@ pub fn check_address_space(space: Space, limit: ByteSize) -> Result<(), Refusal>
     }
 }
 
-/// A file that can be written, and its name; it is created, but kept if it is there. No pipe and no
-/// device: it is rewritten when more comes.
+/// A file that can be written, emptied so that nobody takes an older job's figures for this one's, and
+/// its name. No pipe and no device: it is rewritten when more comes.
 fn writable_file(file: &Path) -> Result<(fs::File, PathBuf), Refusal> {
     let refuse = |why| Refusal::StatsFile { file: file.to_path_buf(), why };
     let is_regular = |meta: fs::Metadata| meta.is_file();
     if !fs::metadata(file).map_or(true, is_regular) {
         return Err(refuse(io::Error::other("is no regular file")));
     }
-    let options = fs::OpenOptions::new().create(true).write(true).truncate(false).to_owned();
-    Ok((options.open(file).map_err(refuse)?, file.to_path_buf()))
+    Ok((fs::File::create(file).map_err(refuse)?, file.to_path_buf()))
 }
 
 /// The program's environment: this one's, with our two variables.

@@ -17,6 +17,7 @@ use crate::regions::Span;
 use crate::serve::Fault;
 use crate::table::{Cell, Place, Word};
 use octavo_page::PAGE_SIZE;
+use octavo_sys::scan::Is;
 use octavo_sys::task;
 use octavo_sys::uffd::Event;
 
@@ -101,7 +102,7 @@ impl Pager {
     /// The contents of `span` are nobody's any more.
     fn removed(&self, span: &Span) {
         self.table.for_each(span.clone(), |_, cell| self.forget(cell));
-        let marked = self.program.present(span.clone(), |page| {
+        let marked = self.program.list(Is::There, span.clone(), |page| {
             match self.table.get_or_make(page) {
                 Ok(cell) => drop(cell.replace(Word::new(Place::Leaving))),
                 // What cannot be marked must not be taken at all.

@@ -30,6 +30,7 @@ use octavo_page::sync::atomic::{AtomicU32, Ordering};
 use octavo_page::sync::{Mutex, MutexGuard};
 use octavo_page::{PAGE_SIZE, Unit};
 use octavo_store::PutError;
+use octavo_sys::scan::Is;
 use octavo_sys::{Errno, memory, task};
 
 /// Objects that compaction may move after each batch.
@@ -364,7 +365,8 @@ impl Pager {
         let start = sweep.shared;
         drop(sweep);
         let mut end = start;
-        let _ = self.program.present(start..start + UNSHARED * PAGE_SIZE, |page| {
+        let span = start..start + UNSHARED * PAGE_SIZE;
+        let _ = self.program.list(Is::Present, span, |page| {
             end += if page == end { PAGE_SIZE } else { 0 };
         });
         if start < end {
@@ -392,9 +394,9 @@ impl Pager {
     fn keep_present(&self, pick: &mut Pick) -> bool {
         let mut present = [false; BATCH];
         let start = pick.span.start;
-        let scan = self
-            .program
-            .present(pick.span.clone(), |page| present[(page - start) / PAGE_SIZE] = true);
+        let scan = self.program.list(Is::Present, pick.span.clone(), |page| {
+            present[(page - start) / PAGE_SIZE] = true
+        });
         pick.stays.iter_mut().zip(present).for_each(|(stays, present)| *stays |= !present);
         scan.is_ok()
     }
@@ -505,7 +507,7 @@ impl Pager {
     fn must_stay(&self, at: usize, word: Word, retry_dense: bool) -> bool {
         match word.place() {
             // Once it is gone, only a fault that we answer can bring new contents.
-            Place::Leaving => self.program.is_present(at),
+            Place::Leaving => self.program.is_there(at),
             _ => word.is_dense() && !retry_dense,
         }
     }

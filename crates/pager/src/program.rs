@@ -22,9 +22,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use octavo_page::PAGE_SIZE;
 use octavo_sys::file::Fd;
 use octavo_sys::memory::Reserve;
-use octavo_sys::scan::{PageMap, Run};
+use octavo_sys::scan::{Is, PageMap, Run};
 use octavo_sys::uffd::{Event, Stopped, Uffd, Waiters, feature};
-use octavo_sys::{Errno, Result};
+use octavo_sys::{Errno, Result, task};
 
 /// Pages taken out at once, at most: 1 MiB. One MOVE costs one TLB shootdown whatever its length.
 pub const BATCH: usize = 256;
@@ -181,13 +181,16 @@ impl Program {
         mut each: impl FnMut(usize),
     ) -> Result<()> {
         let start = staging.pages.start();
-        self.present(start..start + pages * PAGE_SIZE, |page| each((page - start) / PAGE_SIZE))
+        let span = start..start + pages * PAGE_SIZE;
+        self.list(Is::There, span, |page| each((page - start) / PAGE_SIZE))
     }
 
-    /// Whether the page at `address` is present.
+    /// Whether the page at `address` is there, present or not; so it is when that cannot be known.
     #[must_use]
-    pub fn is_present(&self, address: usize) -> bool {
-        self.first_present(address..address + PAGE_SIZE).is_some()
+    pub fn is_there(&self, address: usize) -> bool {
+        let mut found = false;
+        let listed = self.list(Is::There, address..address + PAGE_SIZE, |_| found = true);
+        found || listed.is_err()
     }
 
     /// The first present page of `span`.
@@ -201,36 +204,44 @@ impl Program {
     #[must_use]
     pub fn is_scattered(&self, span: &Span, pages: usize) -> bool {
         let mut runs = [Run::default(); 32];
-        self.page_map.present(span.clone(), &mut runs).is_ok_and(|(found, _)| {
+        self.page_map.list(Is::Present, span.clone(), &mut runs).is_ok_and(|(found, _)| {
             let present: usize = found.iter().map(|run| run.span().len() / PAGE_SIZE).sum();
             present < found.len() * pages
         })
     }
 
-    /// Calls `each` with the address of every present page of `span`.
+    /// Calls `each` with the address of every page of `span` that is as wanted.
     ///
     /// # Errors
     /// As of the scan.
-    pub fn present(&self, span: Span, mut each: impl FnMut(usize)) -> Result<()> {
+    pub fn list(&self, is: Is, span: Span, mut each: impl FnMut(usize)) -> Result<()> {
         let mut at = span.start;
         while at < span.end {
             let mut runs = [Run::default(); 64];
-            let (found, walked) = self.page_map.present(at..span.end, &mut runs)?;
+            let (found, walked) = self.page_map.list(is, at..span.end, &mut runs)?;
             found.iter().flat_map(|run| run.span().step_by(PAGE_SIZE)).for_each(&mut each);
             at = if found.len() < runs.len() { span.end } else { walked };
         }
         Ok(())
     }
 
-    /// Gives whatever `staging` still holds among its first `pages` back to the kernel.
+    /// Gives whatever `staging` still holds among its first `pages` back to the kernel. A page that the
+    /// kernel itself is just moving to another frame has to be waited for; and where it stops, more may
+    /// have been moved than it says, so the bin is emptied before the next attempt.
     pub fn empty(&self, staging: &Staging, pages: usize) {
-        let from = staging.pages.start()..staging.pages.start() + pages * PAGE_SIZE;
-        let to = staging.bin.start();
-        // SAFETY: the caller holds staging alone, so these contents are nobody's any more.
-        let moved = unsafe { self.bin.move_pages(from.clone(), to) };
-        assert!(moved.is_ok(), "staging could not be emptied: {moved:?}");
-        // SAFETY: nobody looks into the bin.
-        unsafe { staging.bin.discard(to..to + from.len()) };
+        let len = pages * PAGE_SIZE;
+        let (from, to) = (staging.pages.start(), staging.bin.start());
+        loop {
+            // SAFETY: the caller holds staging alone, so these contents are nobody's any more.
+            let moved = unsafe { self.bin.move_pages(from..from + len, to) };
+            // SAFETY: nobody looks into the bin.
+            unsafe { staging.bin.discard(to..to + len) };
+            match moved.map_err(|stopped| stopped.errno) {
+                Ok(()) => return,
+                Err(Errno::EAGAIN | Errno::EBUSY | Errno::EEXIST) => task::yield_now(),
+                Err(errno) => panic!("staging could not be emptied: {errno:?}"),
+            }
+        }
     }
 
     /// Makes a staging area.

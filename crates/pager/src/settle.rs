@@ -145,7 +145,8 @@ impl Pager {
         let brought = match stopped {
             None => return done,
             Some(Errno::EAGAIN) => Brought::Stale,
-            Some(Errno::EEXIST) => Brought::There(0),
+            // Nobody else brings it with the gate shut: it went with those before it.
+            Some(Errno::EEXIST) => Brought::All,
             // The range may have become read-only, where only a copy can go.
             Some(_) => {
                 let page = self.staged(batch.staging, at + done, 1);

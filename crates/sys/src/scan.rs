@@ -45,6 +45,26 @@ struct Arg {
 
 const PAGEMAP_SCAN: usize = 0xC060_6610;
 const PRESENT: u64 = 1 << 3;
+const SWAPPED: u64 = 1 << 4;
+
+/// What a page is to be, to be listed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Is {
+    /// In its place, where it can be used at once.
+    Present,
+    /// There at all: present, swapped out, or on the way to another frame, as the kernel moves pages
+    /// when it makes room for large ones. Only what is not even that has no contents.
+    There,
+}
+
+impl Is {
+    const fn mask(self) -> u64 {
+        match self {
+            Self::Present => PRESENT,
+            Self::There => PRESENT | SWAPPED,
+        }
+    }
+}
 
 impl PageMap {
     /// Opens the page map of the calling task.
@@ -55,32 +75,34 @@ impl PageMap {
         Fd::open(c"/proc/self/pagemap").map(Self)
     }
 
-    /// The runs of present pages of `span`, in order, as many as `runs` holds, and where the walk
-    /// ended.
+    /// The runs of pages of `span` that are as wanted, in order, as many as `runs` holds, and where the
+    /// walk ended.
     ///
     /// # Errors
     /// As of the ioctl; `ENOTTY` before kernel 6.7.
-    pub fn present<'a>(
+    pub fn list<'a>(
         &self,
+        is: Is,
         span: Range<usize>,
         runs: &'a mut [Run],
     ) -> Result<(&'a [Run], usize)> {
-        self.scan(span, runs, 0)
+        self.scan(is, span, runs, 0)
     }
 
     /// The first present page of `span`.
     ///
     /// # Errors
-    /// As of [`PageMap::present`].
+    /// As of [`PageMap::list`].
     pub fn first_present(&self, span: Range<usize>) -> Result<Option<usize>> {
         let mut runs = [Run::default(); 1];
-        let (found, _) = self.scan(span, &mut runs, 1)?;
+        let (found, _) = self.scan(Is::Present, span, &mut runs, 1)?;
         Ok(found.first().map(|run| run.span().start))
     }
 
-    /// As [`PageMap::present`], but ends after `max_pages` pages, unless that is 0.
+    /// As [`PageMap::list`], but ends after `max_pages` pages, unless that is 0.
     fn scan<'a>(
         &self,
+        is: Is,
         span: Range<usize>,
         runs: &'a mut [Run],
         max_pages: u64,
@@ -95,9 +117,9 @@ impl PageMap {
             vec_len: runs.len() as u64,
             max_pages,
             category_inverted: 0,
-            category_mask: PRESENT,
-            category_anyof_mask: 0,
-            return_mask: PRESENT,
+            category_mask: 0,
+            category_anyof_mask: is.mask(),
+            return_mask: is.mask(),
         };
         let at = core::ptr::from_mut(&mut arg);
         // SAFETY: the kernel writes at most `vec_len` regions into `runs`, and `arg` itself.
