@@ -55,7 +55,6 @@ pub fn keep(ledger: &'static Ledger, memory: &Fd, first: &Fd, report: Report) ->
         ledger,
         report,
         pagers: BTreeMap::new(),
-        heat: BTreeMap::new(),
         names: BTreeMap::new(),
         last: Last::default(),
         is_news: true,
@@ -96,6 +95,9 @@ struct Pager {
     /// Readable when it has ended.
     process: Fd,
     program: Option<Fd>,
+    /// Faults so far, when last looked at, and the average of the last looks.
+    faults: u64,
+    heat: u64,
 }
 
 /// What the members had stored when last looked at: when they are gone they have nothing.
@@ -113,8 +115,6 @@ struct Keeper {
     report: Report,
     /// By process id of the pager.
     pagers: BTreeMap<i32, Pager>,
-    /// Faults so far, and their average lately, by process id of the pager.
-    heat: BTreeMap<i32, (u64, u64)>,
     /// How many processes there were of each name.
     names: BTreeMap<String, u64>,
     last: Last,
@@ -146,7 +146,7 @@ impl Keeper {
     /// many small processes may have nothing to give.
     fn say_exceeded(&mut self) {
         let limit = ByteSize::new(self.ledger.limit() * PAGE_SIZE as u64);
-        let over = self.ledger.used().saturating_sub(self.ledger.limit()) * PAGE_SIZE as u64;
+        let over = self.ledger.over() * PAGE_SIZE as u64;
         if over < ByteSize::mib(1).bytes() {
             self.over_since = None;
             return;
@@ -163,10 +163,8 @@ impl Keeper {
              more to give; {end}\n"
         );
         let mut programs = self.pagers.values().filter_map(|pager| pager.program.as_ref());
-        if let Some(Ok(stderr)) = programs.next().map(|program| task::borrow_fd(program, 2))
-            && stderr.is_writable()
-        {
-            let _ = stderr.write_all(line.as_bytes());
+        if let Some(program) = programs.next() {
+            task::tell(program, line.as_bytes());
         }
         if self.report.strict {
             self.ledger.forbid();
@@ -188,7 +186,8 @@ impl Keeper {
             let end = name.iter().position(|b| matches!(b, 0 | b'\n')).unwrap_or(name.len());
             let name = String::from_utf8_lossy(&name[..end]).into_owned();
             *self.names.entry(name).or_default() += 1;
-            self.pagers.insert(pager, Pager { process, program: task::pidfd(program).ok() });
+            let (program, faults) = (task::pidfd(program).ok(), member.counters.faults.get());
+            self.pagers.insert(pager, Pager { process, program, faults, heat: 0 });
         }
     }
 
@@ -200,7 +199,6 @@ impl Keeper {
             if self.pagers.get(&pager).is_some_and(|known| known.process.is_readable()) {
                 ledger.clear(member);
                 self.pagers.remove(&pager);
-                self.heat.remove(&pager);
             }
         }
     }
@@ -236,14 +234,15 @@ impl Keeper {
     }
 
     fn look_at(&mut self, member: &Member) -> Look {
-        let (used, floor) = (member.used(), member.floor());
-        let pager = member.owner().map_or(0, |owner| owner.pager);
-        let now = member.counters.faults.get();
-        let (before, average) = self.heat.get(&pager).copied().unwrap_or((now, 0));
-        // The last eight looks, in sixteenths of a fault.
-        let heat = average - average / 8 + 2 * now.saturating_sub(before);
-        self.heat.insert(pager, (now, heat));
-        Look { used, floor, heat }
+        let mut look = Look { used: member.used(), floor: member.floor(), heat: 0 };
+        let pager = member.owner().and_then(|owner| self.pagers.get_mut(&owner.pager));
+        if let Some(Pager { faults, heat, .. }) = pager {
+            let before = std::mem::replace(faults, member.counters.faults.get());
+            // The last eight looks, in sixteenths of a fault.
+            *heat = *heat - *heat / 8 + 2 * faults.saturating_sub(before);
+            look.heat = *heat;
+        }
+        look
     }
 
     /// Tells the statistics, if there is something new: the table once, the file each time.

@@ -110,36 +110,21 @@ pub struct Counters {
 
 impl Counters {
     fn each(&self) -> impl Iterator<Item = &Counter> {
-        let Self {
-            faults,
-            fresh_faults,
-            evictions,
-            clean_evictions,
-            put_back,
-            neighbours,
-            waited,
-            condensed,
-            events,
-            unlisted,
-            lost,
-            cpu_us,
-            fault_time,
-        } = self;
         let counters = [
-            faults,
-            fresh_faults,
-            evictions,
-            clean_evictions,
-            put_back,
-            neighbours,
-            waited,
-            condensed,
-            events,
-            unlisted,
-            lost,
-            cpu_us,
+            &self.faults,
+            &self.fresh_faults,
+            &self.evictions,
+            &self.clean_evictions,
+            &self.put_back,
+            &self.neighbours,
+            &self.waited,
+            &self.condensed,
+            &self.events,
+            &self.unlisted,
+            &self.lost,
+            &self.cpu_us,
         ];
-        counters.into_iter().chain(&fault_time.0)
+        counters.into_iter().chain(&self.fault_time.0)
     }
 
     /// Adds all of `other`, which is left at 0.
@@ -170,6 +155,12 @@ mod tests {
         }
         times.note(Duration::from_secs(100_000));
         assert!(times.quantile(1.0 - 1e-9) > Duration::from_secs(60));
+    }
+
+    #[test]
+    fn no_counter_is_left_out() {
+        let counters = Counters::default();
+        assert_eq!(counters.each().count() * size_of::<Counter>(), size_of::<Counters>());
     }
 
     #[test]

@@ -191,11 +191,16 @@ impl Ledger {
         self.members().map(Member::used).sum::<u64>() + self.kept.load(Ordering::Relaxed)
     }
 
-    /// Pages that all but `member` use.
+    /// Pages past the limit at present.
+    #[must_use]
+    pub fn over(&self) -> u64 {
+        self.used().saturating_sub(self.limit())
+    }
+
+    /// Pages that all but `member` use; asked by that member, who alone says what it uses.
     #[must_use]
     pub fn used_beside(&self, member: &Member) -> u64 {
-        let others = self.members().filter(|other| !core::ptr::eq(*other, member));
-        others.map(Member::used).sum::<u64>() + self.kept.load(Ordering::Relaxed)
+        self.used().saturating_sub(member.used())
     }
 
     /// Clears the place of a process that is gone; what it counted goes to the others that are.

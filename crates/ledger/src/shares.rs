@@ -36,9 +36,7 @@ pub fn rebalance(room: u64, looks: &[Look], shares: &mut [u64]) {
         *share = (*share).max(look.floor);
     }
     fit(room, looks, shares);
-    let hottest = by_heat(looks, shares, |_| true).last();
-    let coldest = by_heat(looks, shares, |n| shares[n] > looks[n].floor).next();
-    if let (Some(hot), Some(cold)) = (hottest, coldest)
+    if let (Some(hot), Some(cold)) = (hottest(looks, shares), coldest(looks, shares))
         && is_hotter(looks, shares, hot, cold)
     {
         let step = (room / STEPS).clamp(1, shares[cold] - looks[cold].floor);
@@ -52,18 +50,13 @@ fn fit(room: u64, looks: &[Look], shares: &mut [u64]) {
     loop {
         let total: u64 = shares.iter().sum();
         if total < room {
-            let hottest = by_heat(looks, shares, |_| true).last();
-            if let Some(hottest) = hottest {
-                shares[hottest] += room - total;
+            if let Some(hot) = hottest(looks, shares) {
+                shares[hot] += room - total;
             }
             return;
         }
-        let gives = |n: usize| shares[n] > looks[n].floor;
-        let Some(coldest) = (total > room).then(|| by_heat(looks, shares, gives).next()).flatten()
-        else {
-            return;
-        };
-        shares[coldest] -= (total - room).min(shares[coldest] - looks[coldest].floor);
+        let Some(cold) = coldest(looks, shares).filter(|_| total > room) else { return };
+        shares[cold] -= (total - room).min(shares[cold] - looks[cold].floor);
     }
 }
 
@@ -73,17 +66,21 @@ fn is_hotter(looks: &[Look], shares: &[u64], hot: usize, cold: usize) -> bool {
     hot != cold && worth(hot, cold) > 2 * worth(cold, hot) + u128::from(shares[cold])
 }
 
-/// The first and the last, by heat a page, of those that are wanted.
-fn by_heat(
-    looks: &[Look],
-    shares: &[u64],
-    wanted: impl Fn(usize) -> bool,
-) -> impl Iterator<Item = usize> {
-    let heat = |n: usize| u128::from(looks[n].heat) * (1 << 20) / u128::from(shares[n].max(1));
-    let all = || (0..shares.len()).filter(|n| wanted(*n));
-    // Of equals the larger one is the colder.
-    let key = |n: &usize| (heat(*n), core::cmp::Reverse(shares[*n]));
-    [all().min_by_key(key), all().max_by_key(key)].into_iter().flatten()
+/// Who gains most from a page more.
+fn hottest(looks: &[Look], shares: &[u64]) -> Option<usize> {
+    (0..shares.len()).max_by_key(|n| heat_a_page(looks, shares, *n))
+}
+
+/// Who loses least by a page less, of those that can give.
+fn coldest(looks: &[Look], shares: &[u64]) -> Option<usize> {
+    let can_give = |n: &usize| shares[*n] > looks[*n].floor;
+    (0..shares.len()).filter(can_give).min_by_key(|n| heat_a_page(looks, shares, *n))
+}
+
+/// By this they are compared. Of equals the larger one is the colder.
+fn heat_a_page(looks: &[Look], shares: &[u64], n: usize) -> (u128, core::cmp::Reverse<u64>) {
+    let heat = u128::from(looks[n].heat) * (1 << 20) / u128::from(shares[n].max(1));
+    (heat, core::cmp::Reverse(shares[n]))
 }
 
 #[cfg(all(test, not(loom)))]

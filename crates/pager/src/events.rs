@@ -37,6 +37,7 @@ impl Pager {
             };
             for event in read.iter().flatten() {
                 self.apply(worker, &mut changes, event);
+                self.follow_held(&mut changes, |what| !self.is_known(&what.target()));
             }
             // Nobody may look before a move that was told too soon is followed.
             if !changes.has_held() {
@@ -80,7 +81,6 @@ impl Pager {
                 if !changes.expects(span) {
                     self.table.for_each(span.clone(), |_, cell| self.forget(cell));
                 }
-                self.follow_held(changes, |what| !self.is_known(&what.target()));
             }
             Event::Remap { from, to, len } => {
                 let what = Move { from: *from, to: *to, len: *len };
@@ -93,7 +93,6 @@ impl Pager {
                     // A full list only means that these pages are evicted no more.
                     let _ = self.regions.lock().add(what.target());
                 }
-                self.follow_held(changes, |what| !self.is_known(&what.target()));
             }
             Event::Fork { uffd } => self.forked(worker, *uffd),
         }

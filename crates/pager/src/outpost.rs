@@ -14,7 +14,7 @@ use octavo_page::config::{TABLE_RESERVE, reserve_bytes};
 use octavo_page::{ByteSize, PAGE_SIZE};
 use octavo_sys::file::Fd;
 use octavo_sys::maps::Maps;
-use octavo_sys::memory::Placeholder;
+use octavo_sys::memory::Scratch;
 use octavo_sys::{Result, task};
 
 /// What is there from the start.
@@ -29,7 +29,7 @@ pub(crate) struct Outpost {
     pub presence: Presence,
     /// The address space that the rest will take: a limit on it that the program sets for itself, or
     /// has, is to mean the same before and after.
-    pub space: Placeholder,
+    pub space: Scratch,
 }
 
 impl Outpost {
@@ -41,7 +41,7 @@ impl Outpost {
         maps.writable_from(0)?; // ENOTTY on a kernel that cannot list mappings this way
         let (program, presence) = (Program::open()?, Presence::new(target)?);
         let limit = ByteSize::new(job.config.limit);
-        let space = Placeholder::new(reserve_bytes(limit) as usize - TABLE_RESERVE)?;
+        let space = Scratch::new(reserve_bytes(limit) as usize - TABLE_RESERVE)?;
         Ok(Self { job, target, target_fd, program, maps, ledger, member, presence, space })
     }
 

@@ -14,7 +14,6 @@ use crate::placement::Placement;
 use crate::program::{BATCH, Program};
 use crate::regions::Regions;
 use crate::serve::{Fault, RUN, Stream};
-use crate::start::tell;
 use crate::table::Table;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -281,7 +280,7 @@ impl Pager {
 
     /// Writes a line to the program's standard error, if that takes it without waiting.
     pub(crate) fn say(&self, line: &[u8]) {
-        tell(&self.target, line);
+        task::tell(&self.target, line);
     }
 
     pub(crate) fn say_lost(&self, page: usize) {

@@ -234,7 +234,7 @@ fn give_up(error: Errno) -> ! {
     let mut line = Text::<128>::new();
     let number = error.into_raw();
     let _ = writeln!(line, "octavo: the pager could not be made: error {number}; going on without");
-    tell(&Fd::own(TARGET.load(Ordering::Acquire) as i32), line.as_bytes());
+    task::tell(&Fd::own(TARGET.load(Ordering::Acquire) as i32), line.as_bytes());
     leave()
 }
 
@@ -304,7 +304,7 @@ extern "C" fn guard(argument: usize) -> ! {
     task::set_name(c"octavo-guard");
     while file::poll(&mut [file::Watch::readable(&helper)], None).unwrap_or(0) == 0 {}
     if LEFT.load(Ordering::Acquire) == 0 {
-        tell(target, b"octavo: the pager was killed; the program is ended\n");
+        task::tell(target, b"octavo: the pager was killed; the program is ended\n");
         let _ = task::kill(target);
     }
     task::exit_group(0)
@@ -337,7 +337,7 @@ extern "C" fn crashed(crash: &Crash) -> ! {
         let target = Fd::own(target as i32);
         let mut line = Text::<1024>::new();
         let _ = write_crash(&mut line, crash);
-        tell(&target, line.as_bytes());
+        task::tell(&target, line.as_bytes());
         let _ = task::kill(&target);
     }
     task::exit_group(125)
@@ -360,16 +360,6 @@ fn write_crash(line: &mut impl core::fmt::Write, crash: &Crash) -> core::fmt::Re
         write!(line, " +{offset:#x}")?;
     }
     writeln!(line, "); the program is ended")
-}
-
-/// Writes a line to the standard error of the process behind `target`, if that takes it at once.
-pub(crate) fn tell(target: &Fd, line: &[u8]) {
-    const STDERR: i32 = 2;
-    if let Ok(stderr) = task::borrow_fd(target, STDERR)
-        && stderr.is_writable()
-    {
-        let _ = stderr.write_all(line);
-    }
 }
 
 /// A place in the ledger that the process `keeper` holds, for the process `target`.

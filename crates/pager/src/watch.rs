@@ -134,7 +134,7 @@ impl<'a> Watch<'a> {
     /// Says once that the limit is exceeded, or ends a strict job.
     fn say_exceeded(&mut self) {
         let ledger = self.pager.ledger;
-        let exceeded = ledger.used().saturating_sub(ledger.limit()) * PAGE_SIZE as u64;
+        let exceeded = ledger.over() * PAGE_SIZE as u64;
         let limit = self.pager.config.limit;
         if exceeded < ByteSize::mib(1).bytes() || !self.pager.is_stuck() || !ledger.says_first() {
             return;

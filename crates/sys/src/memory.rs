@@ -107,7 +107,7 @@ pub fn keep(parts: &[&[u8]], name: &core::ffi::CStr) -> Result<&'static [u8]> {
     }
 }
 
-/// Memory for a moment, given back when dropped.
+/// Memory for a moment, or address space for ranges to come; given back when dropped.
 #[derive(Debug)]
 pub struct Scratch(Range<usize>);
 
@@ -117,12 +117,7 @@ impl Scratch {
     /// # Errors
     /// `ENOMEM` when the address space is limited or full.
     pub fn new(len: usize) -> Result<Self> {
-        const READ_WRITE: usize = 3;
-        const PRIVATE_ANONYMOUS: usize = 0x2 | 0x20;
-        let (len, flags) = (len.next_multiple_of(PAGE_SIZE), PRIVATE_ANONYMOUS);
-        // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
-        let start = unsafe { syscall!(Sysno::mmap, 0usize, len, READ_WRITE, flags, -1isize, 0) }?;
-        Ok(Self(start..start + len))
+        map(len.next_multiple_of(PAGE_SIZE)).map(Self)
     }
 
     /// All of it.
@@ -152,27 +147,6 @@ fn set_name(span: &Range<usize>, name: &core::ffi::CStr) {
     let (start, len) = (span.start, span.len());
     // SAFETY: names a range of ours; the kernel copies the string.
     let _ = unsafe { syscall!(Sysno::prctl, PR_SET_VMA, 0usize, start, len, name.as_ptr()) };
-}
-
-/// Address space that is kept free for ranges to come, of the same kind.
-#[derive(Debug)]
-pub struct Placeholder(Range<usize>);
-
-impl Placeholder {
-    /// Keeps `len` bytes, whole pages.
-    ///
-    /// # Errors
-    /// `ENOMEM` as of [`Reserve::new`].
-    pub fn new(len: usize) -> Result<Self> {
-        map(len.next_multiple_of(PAGE_SIZE)).map(Self)
-    }
-}
-
-impl Drop for Placeholder {
-    fn drop(&mut self) {
-        // SAFETY: made by `new`, and nobody was told where it is.
-        let _ = unsafe { syscall!(Sysno::munmap, self.0.start, self.0.len()) };
-    }
 }
 
 fn map(len: usize) -> Result<Range<usize>> {

@@ -249,6 +249,16 @@ pub fn borrow_fd(pidfd: &Fd, raw: i32) -> Result<Fd> {
     unsafe { syscall!(Sysno::pidfd_getfd, pidfd.raw(), raw, 0usize) }.map(|n| Fd::own(n as i32))
 }
 
+/// Writes a line to the standard error of the process behind `pidfd`, if that takes it at once.
+pub fn tell(pidfd: &Fd, line: &[u8]) {
+    const STDERR: i32 = 2;
+    if let Ok(stderr) = borrow_fd(pidfd, STDERR)
+        && stderr.is_writable()
+    {
+        let _ = stderr.write_all(line);
+    }
+}
+
 /// Leaves the process group of the program, and its working directory. It stays in the session:
 /// the scheduler treats sessions as groups, and weighs policies only within one.
 pub fn detach() {
