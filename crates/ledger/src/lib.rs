@@ -54,6 +54,8 @@ pub struct Ledger {
     told: AtomicU32,
     /// Members so far.
     processes: Counter,
+    /// Members that are gone.
+    left: Counter,
     /// Programs started that do not take our object.
     unmanaged: AtomicU64,
     /// What members that are gone have counted.
@@ -72,6 +74,8 @@ pub struct Member {
     floor: AtomicU64,
     /// What it may use, in pages; 0: whatever is free.
     share: AtomicU64,
+    /// Pages that it shared with others after a fork and has made its own, so far.
+    unshared: AtomicU64,
     /// 1 when the program is about to end.
     ends: AtomicU32,
     /// The program's name, as the kernel has it: up to 15 bytes.
@@ -206,7 +210,8 @@ impl Ledger {
     /// Clears the place of a process that is gone; what it counted goes to the others that are.
     pub fn clear(&self, member: &Member) {
         self.gone.take_over(&member.counters);
-        for word in [&member.used, &member.floor, &member.share] {
+        self.left.add(1);
+        for word in [&member.used, &member.floor, &member.share, &member.unshared] {
             word.store(0, Ordering::Relaxed);
         }
         member.ends.store(0, Ordering::Relaxed);
@@ -256,6 +261,19 @@ impl Ledger {
     #[must_use]
     pub fn processes(&self) -> u64 {
         self.processes.get()
+    }
+
+    /// Processes that were members and are gone.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.left.get()
+    }
+
+    /// Pages that all but `member` shared after a fork and have made their own.
+    #[must_use]
+    pub fn unshared_beside(&self, member: &Member) -> u64 {
+        let all = self.members().map(|other| other.unshared.load(Ordering::Relaxed)).sum::<u64>();
+        all.saturating_sub(member.unshared.load(Ordering::Relaxed))
     }
 
     /// Notes programs that were started and are not managed; negative: that were not started after all.
@@ -309,6 +327,11 @@ impl fmt::Debug for Ledger {
 }
 
 impl Member {
+    /// Says how many pages that it shared after a fork this process has made its own.
+    pub fn note_unshared(&self, pages: u64) {
+        self.unshared.store(pages, Ordering::Relaxed);
+    }
+
     /// Whose it is; `None` when it is nobody's.
     #[must_use]
     pub fn owner(&self) -> Option<Owner> {

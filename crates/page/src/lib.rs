@@ -16,6 +16,7 @@ extern crate std;
 mod bytes;
 pub mod config;
 pub mod pins;
+pub mod rest;
 pub mod sync;
 pub mod zeroed;
 

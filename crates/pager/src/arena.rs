@@ -25,7 +25,16 @@ impl PoolArena {
     /// `ENOMEM` when the address space is limited.
     pub fn new(bytes: usize) -> Result<Self> {
         let reserve = Reserve::new(bytes, c"octavo pool")?;
+        reserve.leave_to_children();
         Ok(Self { reserve, me: task::pidfd(task::pid())? })
+    }
+
+    /// In a forked child, makes the descriptor that its copy of this names.
+    ///
+    /// # Errors
+    /// As of `pidfd_open(2)`.
+    pub fn inherit(&self) -> Result<()> {
+        self.me.become_like(task::pidfd(task::pid())?)
     }
 }
 

@@ -166,10 +166,11 @@ impl Budget {
     }
 
     /// Pages left until what that takes must be there; 0 when it is time. A program that has less than
-    /// half of what stays resident anyway has nothing to give.
+    /// half of what stays resident anyway has nothing to give. To make it takes many calls that change
+    /// mappings, and each waits for whoever is reading the list of them: so it begins early.
     #[must_use]
     pub fn until_prepared(&self) -> u64 {
-        let left = self.limit().saturating_sub(2 * self.reserve() + self.used());
+        let left = (self.limit() / 2).saturating_sub(self.used());
         left.max((FLOOR / 2).saturating_sub(self.used()))
     }
 

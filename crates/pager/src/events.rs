@@ -15,6 +15,7 @@ use crate::changes::{Changes, Move};
 use crate::pager::{Pager, Worker};
 use crate::regions::Span;
 use crate::serve::Fault;
+use crate::start;
 use crate::table::{Cell, Place, Word};
 use octavo_page::PAGE_SIZE;
 use octavo_sys::scan::Is;
@@ -27,6 +28,7 @@ impl Pager {
     pub fn read_events(&self, worker: &mut Worker) {
         let mut events = [const { None }; 16];
         let _gate = self.gate.write();
+        let _change = start::REST.change();
         let mut changes = self.changes.lock();
         if !changes.is_empty() && self.program.is_settled() {
             changes.settle();
@@ -74,12 +76,16 @@ impl Pager {
                     self.program.wake(fault.span());
                 }
             }
-            Event::Remove(span) => self.removed(span),
+            Event::Remove(span) => {
+                self.give_span_first(worker, span);
+                self.removed(span);
+            }
             Event::Unmap(span) => {
+                self.give_span_first(worker, span);
                 self.unmapped.add((span.len() / PAGE_SIZE) as u64);
                 self.regions.lock().remove(span.clone());
                 if !changes.expects(span) {
-                    self.table.for_each(span.clone(), |_, cell| self.forget(cell));
+                    self.forget_span(span);
                 }
             }
             Event::Remap { from, to, len } => {
@@ -88,6 +94,7 @@ impl Pager {
                 if changes.moved(what, too_soon).is_err() {
                     self.die("more threads move memory at once than can be followed");
                 }
+                self.give_span_first(worker, &(*from..from + len));
                 if !too_soon {
                     self.moved(what);
                     // A full list only means that these pages are evicted no more.
@@ -98,9 +105,14 @@ impl Pager {
         }
     }
 
+    /// What is stored of `span` is nobody's any more.
+    pub(crate) fn forget_span(&self, span: &Span) {
+        self.table.for_each(span.clone(), |_, cell| self.forget(cell));
+    }
+
     /// The contents of `span` are nobody's any more.
     fn removed(&self, span: &Span) {
-        self.table.for_each(span.clone(), |_, cell| self.forget(cell));
+        self.forget_span(span);
         let marked = self.program.list(Is::There, span.clone(), |page| {
             match self.table.get_or_make(page) {
                 Ok(cell) => drop(cell.replace(Word::new(Place::Leaving))),

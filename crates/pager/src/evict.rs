@@ -20,6 +20,7 @@
 //! page by page, and sets batches aside that evictors store while it takes no others.
 
 use crate::pager::{Pager, Worker};
+use crate::presence;
 use crate::program::{BATCH, Staging};
 use crate::regions::{Regions, Span};
 use crate::serve::WARM;
@@ -51,11 +52,17 @@ pub struct Sweep {
     /// The page, shared after a fork, that stopped the sweep, and whether somebody is to unshare it.
     shared: usize,
     unshares: bool,
+    /// Whether a page was freed in this round.
+    succeeded: bool,
+    /// Whether this round takes shared pages too: to take one frees nothing as long as the other process
+    /// has it, so they come last.
+    takes_shared: bool,
 }
 
 impl Sweep {
     fn start_round(&mut self) {
         self.at = 0;
+        self.takes_shared = !core::mem::take(&mut self.succeeded);
         let now = task::now();
         self.retries_dense = now.saturating_sub(self.dense_tried) > DENSE_RETRY;
         if self.retries_dense {
@@ -65,6 +72,7 @@ impl Sweep {
 
     fn succeed(&mut self) {
         self.idle = 0;
+        self.succeeded = true;
         self.rest = Duration::ZERO;
     }
 
@@ -90,9 +98,6 @@ const HOT: usize = BATCH / 8;
 
 /// Pages side by side that are worth a TLB shootdown.
 const STRETCH: usize = 16;
-
-/// Pages that are unshared at once, at most.
-const UNSHARED: usize = 64;
 
 /// Pages that did not compress are tried again after this time.
 const DENSE_RETRY: Duration = Duration::from_secs(10);
@@ -153,8 +158,15 @@ pub(crate) struct Area {
 
 impl Area {
     pub fn new(staging: Staging) -> Self {
-        let none = Taken { pages: 0, was: [None; BATCH], count: 0, swept: Swept::default() };
-        Self { staging, taken: Mutex::new(none) }
+        let taken = Taken {
+            pages: 0,
+            was: [None; BATCH],
+            count: 0,
+            swept: Swept::default(),
+            refused: [None; BATCH],
+            freed: 0,
+        };
+        Self { staging, taken: Mutex::new(taken) }
     }
 }
 
@@ -169,6 +181,10 @@ struct Taken {
     count: usize,
     /// What the sweep went over to find them.
     swept: Swept,
+    /// Why the store did not take a page.
+    refused: [Option<PutError>; BATCH],
+    /// Pages stored, or back for good.
+    freed: usize,
 }
 
 /// A batch that somebody works on.
@@ -177,9 +193,6 @@ pub(crate) struct Batch<'a> {
     /// Number of the first page of the staging area, as in [`Place::Parked`].
     base: u32,
     taken: MutexGuard<'a, Taken>,
-    /// Why the store did not take a page.
-    pub refused: [Option<PutError>; BATCH],
-    pub freed: usize,
 }
 
 impl Batch<'_> {
@@ -195,6 +208,21 @@ impl Batch<'_> {
 
     pub fn note(&mut self, at: usize, was: Option<Place>) {
         self.taken.was[at] = was;
+    }
+
+    /// Notes that `pages` more are stored.
+    pub fn note_freed(&mut self, pages: usize) {
+        self.taken.freed += pages;
+    }
+
+    /// Why the store did not take page number `at`.
+    pub fn refused(&self, at: usize) -> Option<PutError> {
+        self.taken.refused[at]
+    }
+
+    /// Notes that the store did not take page number `at`, or that this is settled.
+    pub fn note_refused(&mut self, at: usize, why: Option<PutError>) {
+        self.taken.refused[at] = why;
     }
 
     /// Whether page number `at` starts a unit whose pages were all taken and are still to be stored.
@@ -215,6 +243,8 @@ impl Batch<'_> {
 impl Pager {
     /// Stores a batch that was set aside, or takes one of cold pages out and stores it.
     pub fn evict_step(&self, worker: &mut Worker) -> Evicted {
+        // The server does not wait for a fork: the thread that forks may wait for it.
+        let Some(_work) = start::REST.try_work() else { return Evicted::Stuck };
         self.store_aside(worker).unwrap_or_else(|| self.take_and_store(worker))
     }
 
@@ -235,6 +265,7 @@ impl Pager {
     /// and storing alternate, since the kernel flushes TLBs for each stretch that is taken, and a
     /// flush is an interrupt on every CPU where a helper runs, and next to nothing while they sleep.
     pub(crate) fn set_aside(&self, worker: &mut Worker) {
+        let Some(_work) = start::REST.try_work() else { return };
         if !worker.takes {
             worker.takes = self.budget.wants_more_eviction() && !self.budget.has_aside();
         }
@@ -252,7 +283,7 @@ impl Pager {
             let taken = area.taken.try_lock().filter(|taken| wanted(taken))?;
             let base = (n * BATCH) as u32;
             let staging = &area.staging;
-            Some(Batch { staging, base, taken, refused: [None; BATCH], freed: 0 })
+            Some(Batch { staging, base, taken })
         })
     }
 
@@ -274,15 +305,19 @@ impl Pager {
         Ok(batch)
     }
 
-    /// Stores what was taken, and gives the frames back.
+    /// Stores what was taken, and gives the frames back. When a fork wants rest the batch is left as it
+    /// is, for whoever finds it afterwards.
     fn finish(&self, worker: &mut Worker, mut batch: Batch<'_>) -> Evicted {
-        self.store_batch(worker, &mut batch);
+        if !self.store_batch(worker, &mut batch) {
+            return Evicted::Nothing;
+        }
         drop(self.gate.write()); // whoever found a page parked here is done with it now
         self.program.empty(batch.staging, batch.pages());
-        self.budget.took(-(batch.freed as i64));
+        let freed = core::mem::take(&mut batch.taken.freed);
+        self.budget.took(-(freed as i64));
         self.budget.set_aside(-(batch.taken.count as i64));
         (batch.taken.pages, batch.taken.count) = (0, 0);
-        self.progress(batch.taken.swept, batch.freed)
+        self.progress(batch.taken.swept, freed)
     }
 
     fn progress(&self, swept: Swept, freed: usize) -> Evicted {
@@ -317,7 +352,8 @@ impl Pager {
         taking.each_within(&pick.span.clone(), start::has_thread, |page| {
             pick.stays[(page - pick.span.start) / PAGE_SIZE] = true;
         });
-        if !self.keep_present(&mut pick) {
+        let takes_shared = self.sweep.lock().takes_shared;
+        if !self.keep_takeable(&mut pick, takes_shared) {
             return Some(swept);
         }
         let mut next = 0;
@@ -355,22 +391,22 @@ impl Pager {
     }
 
     /// Has the pages from the one that stopped the sweep on be ours alone, which takes memory while the
-    /// other process lives: so a few at a time. Nothing is held meanwhile, and the server does not do
+    /// other process lives: so a batch at a time. Nothing is held meanwhile, and the server does not do
     /// it: a page that is gone by now is brought back by the server.
     fn unshare(&self) {
         let mut sweep = self.sweep.lock();
         if !core::mem::take(&mut sweep.unshares) {
             return;
         }
-        let start = sweep.shared;
+        let (start, takes_shared) = (sweep.shared, sweep.takes_shared);
         drop(sweep);
-        let mut end = start;
-        let span = start..start + UNSHARED * PAGE_SIZE;
-        let _ = self.program.list(Is::Present, span, |page| {
-            end += if page == end { PAGE_SIZE } else { 0 };
-        });
-        if start < end {
-            memory::unshare(start..end);
+        let mut pick = Pick { span: start..start + BATCH * PAGE_SIZE, stays: [false; BATCH] };
+        self.keep_takeable(&mut pick, takes_shared);
+        let mut next = 0;
+        while let Some(run) = pick.run_from(next) {
+            memory::unshare(pick.address(run.start)..pick.address(run.end));
+            self.owned.add(run.len() as u64);
+            next = run.end;
         }
     }
 
@@ -389,22 +425,25 @@ impl Pager {
         self.table.get_or_make(span.end - 1).map(|_| ())
     }
 
-    /// Leaves only what is present to be taken: staging is filled without gaps, since it is emptied
+    /// Leaves only what is present to be taken, and not shared unless that is wanted: staging is filled without gaps, since it is emptied
     /// with a TLB flush for each stretch. False when nothing is known of the pages.
-    fn keep_present(&self, pick: &mut Pick) -> bool {
+    fn keep_takeable(&self, pick: &mut Pick, takes_shared: bool) -> bool {
         let mut present = [false; BATCH];
         let start = pick.span.start;
         let scan = self.program.list(Is::Present, pick.span.clone(), |page| {
             present[(page - start) / PAGE_SIZE] = true
         });
         pick.stays.iter_mut().zip(present).for_each(|(stays, present)| *stays |= !present);
+        if presence::shares() && !takes_shared {
+            self.program.each_shared(pick.span.clone(), |n| pick.stays[n] = true);
+        }
         scan.is_ok()
     }
 
     /// Marks what was really there. The gate is shut: no word changes but those we change.
     fn mark_parked(&self, batch: &mut Batch<'_>) {
         let Batch { staging, base, taken, .. } = batch;
-        (taken.was, taken.count) = ([None; BATCH], 0);
+        (taken.was, taken.count, taken.refused) = ([None; BATCH], 0, [None; BATCH]);
         let mut copies = 0;
         let scan = self.program.taken(staging, taken.pages, |at| {
             let Some(cell) = self.table.get(staging.address_of(at)) else { return };
@@ -535,22 +574,46 @@ impl Pager {
     pub fn run_evictor(&self, worker: &mut Worker) -> ! {
         self.placement.note_helper();
         loop {
-            let idle = loop {
-                self.unshare();
-                match self.evict_next(worker) {
-                    Some(Evicted::Pages(_)) => {
-                        self.condense_step(worker);
-                        self.tidy(COMPACT_MOVES);
-                    }
-                    Some(Evicted::Nothing | Evicted::Busy) => self.catch_up(worker),
-                    Some(Evicted::Stuck | Evicted::Scattered) => break false,
-                    None => break true,
-                }
-            };
-            self.tidy(COMPACT_MOVES);
-            while idle && self.evict_next(worker).is_none() && self.condense_step(worker) {}
+            let idle = self.evict_all(worker);
+            self.tidy_at_work();
+            while idle && self.evict_next_at_work(worker).is_none() && self.condense_at_work(worker)
+            {
+            }
             self.bell.wait();
         }
+    }
+
+    /// Evicts as long as it is wanted; false when there is more, which this evictor cannot do.
+    fn evict_all(&self, worker: &mut Worker) -> bool {
+        loop {
+            match self.evict_next_at_work(worker) {
+                Some(Evicted::Pages(_)) => {
+                    self.condense_at_work(worker);
+                    self.tidy_at_work();
+                }
+                Some(Evicted::Nothing | Evicted::Busy) => self.catch_up(worker),
+                Some(Evicted::Stuck | Evicted::Scattered) => return false,
+                None => return true,
+            }
+        }
+    }
+
+    // Between two of these an evictor rests, if a fork wants that.
+
+    fn evict_next_at_work(&self, worker: &mut Worker) -> Option<Evicted> {
+        let _work = start::work();
+        self.unshare();
+        self.evict_next(worker)
+    }
+
+    fn condense_at_work(&self, worker: &mut Worker) -> bool {
+        let _work = start::work();
+        self.condense_step(worker)
+    }
+
+    fn tidy_at_work(&self) {
+        let _work = start::work();
+        self.tidy(COMPACT_MOVES);
     }
 }
 

@@ -1,20 +1,30 @@
-//! A fork gives a correct, unmanaged child.
+//! A child, from its fork until it can do without us.
 //!
 //! The child starts with what the parent had present, and with holes where pages were evicted. Its
-//! userfaultfd came to us with the event, before it could run. Everything the parent has stored is
-//! copied into the child; then its userfaultfd is closed, and the child is an ordinary process.
+//! userfaultfd came to us with the event, before it could run. What becomes of it:
 //!
+//! ```text
+//!   the fork was announced       the child has inherited everything of ours, and makes a pager of its
+//!   (crate::heir)                own from that; until it has, we answer its faults, and what is about
+//!                                to change here is given to it first
+//!   it was not, or the child     everything stored is copied into it; then its userfaultfd is closed,
+//!   refuses, or takes too long   and it is an ordinary process
+//! ```
 //! The child runs meanwhile, and may discard, unmap or move ranges: it waits until we read that,
-//! and copies made afterwards follow it. The gate stays shut, so that the parent's pages are what
-//! they were at the fork.
+//! and copies made afterwards follow it.
 
 use crate::pager::{Pager, Worker};
+use crate::program::Ring;
 use crate::regions::Span;
 use crate::table::{Place, Table};
-use octavo_page::PAGE_SIZE;
-use octavo_sys::Errno;
+use crate::{heir, presence, start};
+use core::time::Duration;
+use octavo_page::sync::Mutex;
+use octavo_page::sync::atomic::{AtomicU32, Ordering};
+use octavo_page::{PAGE_SIZE, SlotId};
+use octavo_store::GetError;
 use octavo_sys::uffd::{Event, Stopped, Uffd, Waiters};
-use octavo_sys::{maps, task};
+use octavo_sys::{Errno, maps, task};
 
 /// Calls of the child that are followed; a child that makes more while it is filled is ended.
 const MAX_STEPS: usize = 1024;
@@ -25,6 +35,67 @@ const MAX_WAITING: usize = 256;
 /// Ranges with `MADV_WIPEONFORK` that are known, at most.
 const MAX_WIPED: usize = 1024;
 
+/// Children that we answer for at once, at most.
+pub(crate) const MAX_CHILDREN: usize = 2;
+
+/// A child's pager has this long to come.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a child is told when it rings: a page of words.
+///
+/// ```text
+///   what it is │ its userfaultfd │ the process that has it │ ranges gone │ their ends...
+/// ```
+pub(crate) struct Letter([u64; PAGE_SIZE / 8]);
+
+impl Letter {
+    /// The userfaultfd is there to be taken, or the child's alone now.
+    pub const YOURS: u64 = 0x4f43_5441_564f_0001;
+    /// Everything was brought, and nobody answers any more.
+    pub const FILLED: u64 = 0x4f43_5441_564f_0002;
+
+    /// Ranges that fit in a letter.
+    const RANGES: usize = (PAGE_SIZE / 8 - 4) / 2;
+
+    fn new(what: u64, uffd: i32, gone: &[Span]) -> Self {
+        let mut words = [0; PAGE_SIZE / 8];
+        words[..4].copy_from_slice(&[what, uffd as u64, task::pid() as u64, gone.len() as u64]);
+        for (to, span) in words[4..].chunks_exact_mut(2).zip(gone) {
+            to.copy_from_slice(&[span.start as u64, span.end as u64]);
+        }
+        Self(words)
+    }
+
+    /// The letter that `page` holds.
+    pub const fn read(page: [u64; PAGE_SIZE / 8]) -> Self {
+        Self(page)
+    }
+
+    /// What it is; anything else than a letter is none.
+    pub const fn what(&self) -> u64 {
+        self.0[0]
+    }
+
+    /// The number of the userfaultfd, and the process that has it.
+    pub const fn uffd(&self) -> (i32, i32) {
+        (self.0[1] as i32, self.0[2] as i32)
+    }
+
+    /// Ranges that the child has discarded or unmapped since the fork, or never had.
+    pub fn gone(&self) -> impl Iterator<Item = Span> + '_ {
+        let n = (self.0[3] as usize).min(Self::RANGES);
+        self.0[4..].chunks_exact(2).take(n).map(|ends| ends[0] as usize..ends[1] as usize)
+    }
+
+    fn page(&self) -> [u8; PAGE_SIZE] {
+        let mut page = [0; PAGE_SIZE];
+        page.chunks_exact_mut(8)
+            .zip(self.0)
+            .for_each(|(to, w)| to.copy_from_slice(&w.to_ne_bytes()));
+        page
+    }
+}
+
 /// What the child did to its ranges since the fork.
 struct Steps {
     events: [Option<Event>; MAX_STEPS],
@@ -32,16 +103,30 @@ struct Steps {
     /// Children that the child itself has made meanwhile, and the number of steps before each.
     waiting: [(i32, usize); MAX_WAITING],
     waits: usize,
-    /// Ranges of which children get zeros (`MADV_WIPEONFORK`), in order of address.
+    /// Ranges of which children get zeros (`MADV_WIPEONFORK`), in order of address, and how many there
+    /// are: looked up when the first page is given, since it takes the kernel long to tell.
     wiped: [Span; MAX_WIPED],
-    wipes: usize,
+    wipes: Option<usize>,
 }
 
 impl Steps {
+    const NONE: Self = Self {
+        events: [const { None }; MAX_STEPS],
+        len: 0,
+        waiting: [(-1, 0); MAX_WAITING],
+        waits: 0,
+        wiped: [const { 0..0 }; MAX_WIPED],
+        wipes: None,
+    };
+
+    fn wiped(&self) -> &[Span] {
+        &self.wiped[..self.wipes.unwrap_or(0)]
+    }
+
     /// Where the child has the page now that was at `address` when it was made; `None` when it is
     /// gone or discarded.
     fn locate(&self, address: usize) -> Option<usize> {
-        let wiped = &self.wiped[..self.wipes];
+        let wiped = self.wiped();
         let behind = wiped.partition_point(|span| span.end <= address);
         if wiped.get(behind).is_some_and(|span| span.contains(&address)) {
             return None;
@@ -58,31 +143,138 @@ impl Steps {
         }
         Some(at)
     }
+
+    /// What is gone, if nothing else has happened and it fits in a letter.
+    fn letter(&self, uffd: i32) -> Option<Letter> {
+        let mut gone = [const { 0..0 }; Letter::RANGES];
+        let mut n = 0;
+        let removed = self.events.iter().take(self.len).flatten().map(|event| match event {
+            Event::Remove(span) | Event::Unmap(span) => Some(span),
+            _ => None,
+        });
+        for span in self.wiped().iter().map(Some).chain(removed) {
+            *gone.get_mut(n)? = span?.clone();
+            n += 1;
+        }
+        (self.waits == 0).then(|| Letter::new(Letter::YOURS, uffd, &gone[..n]))
+    }
+}
+
+/// A child that we answer for.
+struct Child {
+    uffd: Uffd,
+    steps: Steps,
+    until: Duration,
+}
+
+impl Child {
+    /// Sees to it that who waits for `page` goes on, which was brought or not; false when the child is
+    /// gone.
+    fn goes_on(&self, page: usize, brought: Result<(), Stopped>) -> bool {
+        match brought.map_err(|stopped| stopped.errno) {
+            Ok(()) => true,
+            // It looks again, and asks again.
+            Err(Errno::EAGAIN | Errno::EEXIST | Errno::ENOENT | Errno::ENOMEM) => {
+                self.uffd.wake(page..page + PAGE_SIZE).is_ok()
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+/// The children that we answer for.
+pub(crate) struct Nursery {
+    len: AtomicU32,
+    children: Mutex<[Option<Child>; MAX_CHILDREN]>,
+}
+
+/// Static, since it is large and seldom needed.
+pub(crate) static NURSERY: Nursery =
+    Nursery { len: AtomicU32::new(0), children: Mutex::new([const { None }; MAX_CHILDREN]) };
+
+impl Nursery {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether one more would have to be filled at once.
+    pub fn is_full(&self) -> bool {
+        self.len.load(Ordering::Acquire) as usize >= MAX_CHILDREN
+    }
+
+    fn admit(&self, uffd: Uffd) -> Result<(), Uffd> {
+        let mut children = self.children.lock();
+        let Some(place) = children.iter_mut().find(|place| place.is_none()) else {
+            return Err(uffd);
+        };
+        let until = task::now() + PATIENCE;
+        *place = Some(Child { uffd, steps: Steps::NONE, until });
+        self.len.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// In a child: those that its parent answered for are none of its own.
+    ///
+    /// # Safety
+    /// Nobody else uses this copy.
+    #[allow(unsafe_code)] // the lock may have been inherited shut
+    pub unsafe fn forget(&self) {
+        // SAFETY: the caller's promise.
+        let children = unsafe { &mut *self.children.data_ptr() };
+        // Their descriptors are the parent's.
+        children.iter_mut().filter_map(Option::take).for_each(core::mem::forget);
+        if self.children.is_locked() {
+            // SAFETY: whoever holds it is not in this process.
+            unsafe { self.children.force_unlock() };
+        }
+        self.len.store(0, Ordering::Release);
+    }
+
+    /// Calls `each` with the descriptor of every child.
+    pub fn each_fd(&self, mut each: impl FnMut(&octavo_sys::file::Fd)) {
+        self.children.lock().iter().flatten().for_each(|child| each(child.uffd.fd()));
+    }
+}
+
+/// What becomes of a child that was looked after.
+enum Tended {
+    Stays,
+    /// It has a pager of its own.
+    Left,
+    /// It is to be filled, unless it is gone.
+    Fill,
+}
+
+/// What a page is to hold.
+#[derive(Clone, Copy)]
+enum Content<'a> {
+    Page(&'a [u8]),
+    /// It was never written.
+    Zeros,
+    /// What was stored of it is damaged.
+    Lost,
 }
 
 impl Pager {
-    /// Gives the child whose userfaultfd is `raw` everything it would have had; then the children
-    /// it made meanwhile. The last made is filled first: its history is the longest, and that of
-    /// those before it is a part of it.
+    /// A child was made, whose userfaultfd is `raw`. The gate is shut.
     pub(crate) fn forked(&self, worker: &mut Worker, raw: i32) {
-        let mut steps = Steps {
-            events: [const { None }; MAX_STEPS],
-            len: 0,
-            waiting: [(raw, 0); MAX_WAITING],
-            waits: 1,
-            wiped: [const { 0..0 }; MAX_WIPED],
-            wipes: 0,
-        };
-        self.find_wiped(&mut steps);
-        while let Some(last) = steps.waits.checked_sub(1) {
-            steps.waits = last;
-            let (raw, before) = steps.waiting[last];
-            steps.len = before;
-            self.fill_child(worker, &Uffd::own(raw), &mut steps);
+        let mut uffd = Uffd::own(raw);
+        if heir::is_expected() {
+            match NURSERY.admit(uffd) {
+                Ok(()) => return,
+                Err(back) => uffd = back,
+            }
         }
+        presence::note_fork();
+        let mut steps = Steps::NONE;
+        self.fill_family(worker, &uffd, &mut steps);
     }
 
     fn find_wiped(&self, steps: &mut Steps) {
+        if steps.wipes.is_some() {
+            return;
+        }
         let mut n = 0usize;
         let listed = maps::wiped_on_fork(|span| {
             if let Some(last) = n.checked_sub(1).and_then(|last| steps.wiped.get_mut(last))
@@ -99,36 +291,200 @@ impl Pager {
         if listed.is_err() || n > MAX_WIPED {
             self.die("the ranges that a forked child gets as zeros could not be listed");
         }
-        steps.wipes = n;
+        steps.wipes = Some(n);
     }
 
-    fn fill_child(&self, worker: &mut Worker, child: &Uffd, steps: &mut Steps) {
+    /// Looks after the children that we answer for.
+    pub(crate) fn nurse(&self, worker: &mut Worker) {
+        let _change = start::REST.change();
+        let _gate = self.gate.write();
+        let mut children = NURSERY.children.lock();
+        for place in children.iter_mut() {
+            let Some(child) = place else { continue };
+            match self.tend(worker, child) {
+                Tended::Stays => continue,
+                Tended::Left => {}
+                Tended::Fill => self.fill_family(worker, &child.uffd, &mut child.steps),
+            }
+            *place = None;
+            NURSERY.len.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// Fills the children that we answer for: we are about to leave.
+    pub(crate) fn fill_children(&self, worker: &mut Worker) {
+        let _gate = self.gate.write();
+        for child in NURSERY.children.lock().iter_mut().filter_map(Option::as_mut) {
+            self.fill_family(worker, &child.uffd, &mut child.steps);
+        }
+        NURSERY.len.store(0, Ordering::Release);
+    }
+
+    fn tend(&self, worker: &mut Worker, child: &mut Child) -> Tended {
+        loop {
+            let mut event = [const { None }];
+            let Ok(read) = child.uffd.read(&mut event) else { return Tended::Fill };
+            let page = match read.first().cloned().flatten() {
+                None => break,
+                Some(Event::Fault { address, .. }) => address & !(PAGE_SIZE - 1),
+                Some(event) => {
+                    self.note_step(&mut child.steps, event);
+                    continue;
+                }
+            };
+            let good = match self.program.ring_at(page) {
+                None => self.answer_child(worker, child, page),
+                Some(Ring::Refuse) => return Tended::Fill,
+                Some(ring) => match child.steps.letter(child.uffd.fd().raw()) {
+                    None => return Tended::Fill,
+                    Some(letter) => match self.tell(child, page, &letter) {
+                        Ok(true) if ring == Ring::Have => return Tended::Left,
+                        told => told.is_ok(),
+                    },
+                },
+            };
+            if !good {
+                return Tended::Fill;
+            }
+        }
+        let simple = child.steps.letter(-1).is_some();
+        if simple && task::now() < child.until { Tended::Stays } else { Tended::Fill }
+    }
+
+    /// Answers a fault of a child from what is stored; false when the child is gone. Whatever had
+    /// changed here since the fork, it was given before.
+    fn answer_child(&self, worker: &mut Worker, child: &mut Child, page: usize) -> bool {
+        let place = self.table.word(page).place();
+        if matches!(place, Place::Stored(_) | Place::Parked(_)) {
+            self.find_wiped(&mut child.steps);
+        }
+        let here = child.steps.locate(page).is_some();
+        let outcome = match place {
+            Place::Stored(slot) if here => match self.read_stored(worker, slot) {
+                Content::Page(bytes) => child.uffd.copy(page, bytes, Waiters::Wake),
+                Content::Lost => child.uffd.poison(page..page + PAGE_SIZE, Waiters::Wake),
+                Content::Zeros => child.uffd.zero(page..page + PAGE_SIZE, Waiters::Wake),
+            },
+            Place::Parked(at) if here => child.uffd.copy(page, self.parked_page(at), Waiters::Wake),
+            _ => child.uffd.zero(page..page + PAGE_SIZE, Waiters::Wake),
+        };
+        child.goes_on(page, outcome)
+    }
+
+    /// Brings a child the answer to its ring, or has it ring again; an error when it is gone.
+    fn tell(&self, child: &Child, page: usize, letter: &Letter) -> Result<bool, ()> {
+        let told = child.uffd.copy(page, &letter.page(), Waiters::Wake);
+        if child.goes_on(page, told) { Ok(told.is_ok()) } else { Err(()) }
+    }
+
+    fn read_stored<'a>(&self, worker: &'a mut Worker, slot: SlotId) -> Content<'a> {
+        match self.store.get(&mut worker.scratch, slot, &mut worker.page) {
+            Ok(()) => Content::Page(&worker.page),
+            Err(GetError::Damaged { .. } | GetError::Poisoned { .. }) => Content::Lost,
+            Err(GetError::Empty { .. }) => self.die("a stored page is missing for a fork"),
+        }
+    }
+
+    /// Gives the children that we answer for the pages `bytes` from `address` on, which are about to
+    /// change here. The gate is held.
+    pub(crate) fn give_first(&self, address: usize, bytes: &[u8]) {
+        if NURSERY.is_empty() {
+            return;
+        }
+        for (n, page) in bytes.chunks_exact(PAGE_SIZE).enumerate() {
+            self.give_content_first(address + n * PAGE_SIZE, Content::Page(page));
+        }
+    }
+
+    /// As [`Pager::give_first`], of `pages` pages from `address` on that were never written: what is written
+    /// here from now on is not the child's.
+    pub(crate) fn give_zeros_first(&self, address: usize, pages: usize) {
+        if !NURSERY.is_empty() {
+            (0..pages)
+                .for_each(|n| self.give_content_first(address + n * PAGE_SIZE, Content::Zeros));
+        }
+    }
+
+    /// As [`Pager::give_first`], of a page that is lost.
+    pub(crate) fn lose_first(&self, address: usize) {
+        if !NURSERY.is_empty() {
+            self.give_content_first(address, Content::Lost);
+        }
+    }
+
+    fn give_content_first(&self, address: usize, content: Content<'_>) {
+        for child in NURSERY.children.lock().iter_mut().flatten() {
+            self.fill(&child.uffd, &mut child.steps, address, content);
+        }
+    }
+
+    /// As [`Pager::give_first`], of all that is stored of `span`.
+    pub(crate) fn give_span_first(&self, worker: &mut Worker, span: &Span) {
+        if NURSERY.is_empty() {
+            return;
+        }
+        for child in NURSERY.children.lock().iter_mut().flatten() {
+            self.fill_span(worker, &child.uffd, &mut child.steps, span.clone());
+        }
+    }
+
+    /// Gives a child everything it would have had, and lets go of it; then the children it made
+    /// meanwhile. The last made is filled first: its history is the longest, and that of those before
+    /// it is a part of it.
+    fn fill_family(&self, worker: &mut Worker, child: &Uffd, steps: &mut Steps) {
+        self.fill_span(worker, child, steps, Table::everywhere());
+        self.let_go(child, steps);
+        while let Some(last) = steps.waits.checked_sub(1) {
+            steps.waits = last;
+            let (raw, before) = steps.waiting[last];
+            steps.len = before;
+            let child = Uffd::own(raw);
+            self.fill_span(worker, &child, steps, Table::everywhere());
+            self.let_go(&child, steps);
+        }
+    }
+
+    /// Tells a child that it has everything: its userfaultfd is about to be closed. Its helper may be about
+    /// to ring, with a copy of that, and would wait for ever.
+    fn let_go(&self, child: &Uffd, steps: &mut Steps) {
+        let page = Letter::new(Letter::FILLED, -1, &[]).page();
+        for bell in Ring::ALL.map(|ring| self.program.bell(ring)) {
+            // Most children have no such page.
+            while let Err(Stopped { errno: Errno::EAGAIN | Errno::ENOMEM, .. }) =
+                child.copy(bell, &page, Waiters::Wake)
+            {
+                self.follow(child, steps);
+            }
+            let _ = child.wake(bell..bell + PAGE_SIZE);
+        }
+    }
+
+    fn fill_span(&self, worker: &mut Worker, child: &Uffd, steps: &mut Steps, span: Span) {
         let mut alive = true;
-        self.table.for_each(Table::everywhere(), |address, cell| {
+        self.table.for_each(span, |address, cell| {
             if !alive {
                 return;
             }
-            let page = match cell.load().place() {
-                Place::Stored(slot) => {
-                    let out = &mut worker.page[..];
-                    match self.store.get(&mut worker.scratch, slot, out) {
-                        Ok(()) => &worker.page[..],
-                        Err(_) => self.die("a stored page could not be read for a fork"),
-                    }
-                }
-                Place::Parked(at) => self.parked_page(at),
+            let content = match cell.load().place() {
+                Place::Stored(slot) => self.read_stored(worker, slot),
+                Place::Parked(at) => Content::Page(self.parked_page(at)),
                 Place::Fresh | Place::Leaving | Place::Kept(_) => return,
             };
-            alive = self.fill(child, steps, address, page);
+            alive = self.fill(child, steps, address, content);
         });
     }
 
     /// Copies one page into the child, wherever it has it now; false when the child is gone.
-    fn fill(&self, child: &Uffd, steps: &mut Steps, address: usize, page: &[u8]) -> bool {
-        debug_assert_eq!(page.len(), PAGE_SIZE);
+    fn fill(&self, child: &Uffd, steps: &mut Steps, address: usize, content: Content<'_>) -> bool {
+        self.find_wiped(steps);
         loop {
             let Some(at) = steps.locate(address) else { return true };
-            match child.copy(at, page, Waiters::Wake) {
+            let outcome = match content {
+                Content::Page(page) => child.copy(at, page, Waiters::Wake),
+                Content::Zeros => child.zero(at..at + PAGE_SIZE, Waiters::Wake),
+                Content::Lost => child.poison(at..at + PAGE_SIZE, Waiters::Wake),
+            };
+            match outcome {
                 Ok(()) | Err(Stopped { errno: Errno::EEXIST | Errno::ENOENT, .. }) => return true,
                 Err(Stopped { errno: Errno::EAGAIN, .. }) => self.follow(child, steps),
                 Err(Stopped { errno: Errno::ENOMEM, .. }) => task::yield_now(),
@@ -142,26 +498,31 @@ impl Pager {
         let mut events = [const { None }; 16];
         let Ok(read) = child.read(&mut events) else { return };
         for event in read.iter().flatten() {
-            // Faults need no answer: the page is on its way, or the end of this wakes them all.
-            if matches!(event, Event::Fault { .. }) {
-                continue;
+            if let Event::Fault { address, .. } = event {
+                // It looks again, and asks again.
+                let _ = child.wake(address & !(PAGE_SIZE - 1)..(address | (PAGE_SIZE - 1)) + 1);
+            } else {
+                self.note_step(steps, event.clone());
             }
-            if let Event::Fork { uffd } = event {
-                let Some(waiting) = steps.waiting.get_mut(steps.waits) else {
-                    self.die("a forked child made children faster than they could be filled")
-                };
-                *waiting = (*uffd, steps.len);
-                steps.waits += 1;
-                continue;
-            }
-            let Some(step) = steps.events.get_mut(steps.len) else {
-                self.die("a forked child changed its mappings faster than it could be filled")
-            };
-            *step = Some(event.clone());
-            steps.len += 1;
         }
         if read.is_empty() {
             task::yield_now();
         }
+    }
+
+    fn note_step(&self, steps: &mut Steps, event: Event) {
+        if let Event::Fork { uffd } = event {
+            let Some(waiting) = steps.waiting.get_mut(steps.waits) else {
+                self.die("a forked child made children faster than they could be filled")
+            };
+            *waiting = (uffd, steps.len);
+            steps.waits += 1;
+            return;
+        }
+        let Some(step) = steps.events.get_mut(steps.len) else {
+            self.die("a forked child changed its mappings faster than it could be filled")
+        };
+        *step = Some(event);
+        steps.len += 1;
     }
 }

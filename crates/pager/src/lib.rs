@@ -33,6 +33,7 @@ pub mod events;
 pub mod evict;
 mod fork;
 pub mod gate;
+pub mod heir;
 mod outpost;
 pub mod pager;
 pub mod placement;

@@ -11,6 +11,7 @@ use crate::start::{self, Job};
 use core::time::Duration;
 use octavo_ledger::{Ledger, Member};
 use octavo_page::config::{TABLE_RESERVE, reserve_bytes};
+use octavo_page::rest::Work;
 use octavo_page::{ByteSize, PAGE_SIZE};
 use octavo_sys::file::Fd;
 use octavo_sys::maps::Maps;
@@ -19,7 +20,7 @@ use octavo_sys::{Result, task};
 
 /// What is there from the start.
 pub(crate) struct Outpost {
-    pub job: Job,
+    pub job: &'static Job,
     pub target: i32,
     pub target_fd: Fd,
     pub program: Program,
@@ -34,8 +35,9 @@ pub(crate) struct Outpost {
 
 impl Outpost {
     /// Opens what may be refused, so that it is refused now.
-    pub fn new(job: Job, target: i32) -> Result<Self> {
-        let (ledger, member) = start::join(job.keeper, target)?;
+    pub fn new(job: &'static Job, target: i32) -> Result<Self> {
+        let ledger = start::open_ledger(job.keeper)?;
+        let member = start::join_ledger(ledger, target)?;
         let target_fd = task::pidfd(target)?;
         let maps = Maps::open()?;
         maps.writable_from(0)?; // ENOTTY on a kernel that cannot list mappings this way
@@ -45,26 +47,28 @@ impl Outpost {
         Ok(Self { job, target, target_fd, program, maps, ledger, member, presence, space })
     }
 
-    /// Looks until more of us is needed; leaves after the program.
-    pub fn stand(&mut self) {
+    /// Looks until more of us is needed, which is work that has begun then; leaves after the program.
+    pub fn stand(&mut self) -> Work<'static> {
         let budget = Budget::new(self.job.config.limit / PAGE_SIZE as u64);
         loop {
+            let work = start::work();
             let pause = self.look(&budget);
             if budget.until_prepared() == 0 {
-                return;
+                return work;
             }
+            drop(work);
             start::pause(&budget, self.ledger, self.member, pause);
         }
     }
 
     fn look(&mut self, budget: &Budget) -> Duration {
-        let Some(statm) = self.presence.look() else { return NEAR };
+        let Some(look) = self.presence.look(self.ledger, self.member, 0) else { return NEAR };
         if self.presence.is_elsewhere() || self.target_fd.is_readable() {
             start::leave();
         }
-        budget.measured(statm.anonymous());
+        budget.measured(look.used);
         // Nothing can be given so far.
-        budget.publish(self.ledger, self.member, statm.anonymous());
+        budget.publish(self.ledger, self.member, look.used);
         until_next_look(budget.until_prepared())
     }
 }

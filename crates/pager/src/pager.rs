@@ -90,6 +90,8 @@ pub struct Pager {
     pub(crate) placement: Placement,
     /// Pages of registered ranges that were unmapped so far.
     pub(crate) unmapped: Counter,
+    /// Pages shared with other processes that we have made the program's own.
+    pub(crate) owned: Counter,
     stuck: AtomicBool,
     /// Whether the pages that the sweep has come to lie scattered.
     pub(crate) scattered: AtomicBool,
@@ -127,6 +129,12 @@ impl Worker {
             takes: false,
             fresh_end: 0,
         }
+    }
+
+    /// Forgets what was under way: in a forked child that was the parent's.
+    pub(crate) fn begin_anew(&mut self) {
+        (self.stream, self.faults) = (Stream::default(), Queue::default());
+        (self.takes, self.fresh_end) = (false, 0);
     }
 
     /// Whether this is the server, which reads the events.
@@ -201,8 +209,7 @@ impl Pager {
     /// When the staging areas cannot be made.
     pub fn new(config: Config, parts: Parts) -> octavo_sys::Result<Self> {
         let Parts { program, maps, store, target, ledger, member } = parts;
-        let areas: Result<Vec<_>, _> =
-            (0..AREAS).map(|_| program.staging().map(Area::new)).collect();
+        let areas: Vec<_> = program.staging(AREAS)?.map(Area::new).collect();
         Ok(Self {
             config,
             program,
@@ -221,9 +228,10 @@ impl Pager {
             bell: Bell::default(),
             placement: Placement::new(),
             unmapped: Counter::default(),
+            owned: Counter::default(),
             stuck: AtomicBool::new(false),
             scattered: AtomicBool::new(false),
-            areas: areas?.into_boxed_slice(),
+            areas: areas.into_boxed_slice(),
             armed: AtomicBool::new(false),
             target,
         })

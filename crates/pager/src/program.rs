@@ -21,7 +21,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use octavo_page::PAGE_SIZE;
 use octavo_sys::file::Fd;
-use octavo_sys::memory::Reserve;
+use octavo_sys::memory::{self, Reserve};
 use octavo_sys::scan::{Is, PageMap, Run};
 use octavo_sys::uffd::{Event, Stopped, Uffd, Waiters, feature};
 use octavo_sys::{Errno, Result, task};
@@ -71,8 +71,25 @@ pub struct Program {
     uffd: Uffd,
     bin: Uffd,
     page_map: PageMap,
-    /// A page that is registered and present.
+    /// A page that is registered and present, and behind it those that children ring with.
     probe: Reserve,
+}
+
+/// What a forked child tells whoever answers for it: each is a page that it touches, and it goes on
+/// when that page is brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ring {
+    /// Its pager is there, and asks for the userfaultfd.
+    Come = 1,
+    /// Its pager has that, and answers from now on.
+    Have = 2,
+    /// It will have no pager: everything is to be brought.
+    Refuse = 3,
+}
+
+impl Ring {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Come, Self::Have, Self::Refuse];
 }
 
 impl Program {
@@ -82,17 +99,73 @@ impl Program {
     /// As of [`Uffd::open`] and [`PageMap::open`].
     pub fn open() -> Result<Self> {
         let uffd = Uffd::open(FEATURES)?;
-        let probe = Reserve::new(PAGE_SIZE, c"octavo probe")?;
+        let probe = Reserve::new((1 + Ring::ALL.len()) * PAGE_SIZE, c"octavo probe")?;
         uffd.register(probe.span())?;
-        uffd.zero(probe.span(), Waiters::Leave).map_err(|stopped| stopped.errno)?;
+        let page = probe.start()..probe.start() + PAGE_SIZE;
+        uffd.zero(page, Waiters::Leave).map_err(|stopped| stopped.errno)?;
         Ok(Self { uffd, bin: Uffd::open(feature::MOVE)?, page_map: PageMap::open()?, probe })
     }
 
     /// Whether no event is unread, nor still to be told by a thread in the middle of a call.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        let present = self.uffd.zero(self.probe.span(), Waiters::Leave);
+        let page = self.probe.start()..self.probe.start() + PAGE_SIZE;
+        let present = self.uffd.zero(page, Waiters::Leave);
         present.is_err_and(|stopped| stopped.errno == Errno::EEXIST)
+    }
+
+    /// The page that a child touches for `ring`.
+    #[must_use]
+    pub const fn bell(&self, ring: Ring) -> usize {
+        self.probe.start() + ring as usize * PAGE_SIZE
+    }
+
+    /// What it means that a child touches `page`, if that.
+    #[must_use]
+    pub fn ring_at(&self, page: usize) -> Option<Ring> {
+        Ring::ALL.into_iter().find(|ring| self.bell(*ring) == page)
+    }
+
+    /// In a forked child, rings; gives the page that was brought for that.
+    #[must_use]
+    pub fn ring(&self, ring: Ring) -> [u64; PAGE_SIZE / 8] {
+        let page = self.bell(ring) as *const [u64; PAGE_SIZE / 8];
+        // SAFETY: a page of ours, which nobody writes; where it is missing this waits until it is not.
+        unsafe { page.read_volatile() }
+    }
+
+    /// In a forked child, makes the descriptors that its copy of this names.
+    ///
+    /// # Errors
+    /// As of [`Uffd::open`], [`Uffd::register`] and [`PageMap::open`].
+    pub fn inherit(&self, uffd: Uffd, areas: &[&Staging]) -> Result<()> {
+        self.uffd.become_like(uffd)?;
+        self.bin.become_like(Uffd::open(feature::MOVE)?)?;
+        self.page_map.become_like(PageMap::open()?)?;
+        areas.iter().try_for_each(|area| self.bin.register(area.bin.span()))
+    }
+
+    /// In a forked child that has its answers, makes the pages that it rings with missing again, for its
+    /// own children.
+    pub fn silence(&self, staging: &Staging) {
+        let bells = self.bell(Ring::Come)..self.probe.span().end;
+        let bin = staging.bin.start()..staging.bin.start() + bells.len();
+        // SAFETY: nobody reads these pages any more.
+        let moved = unsafe { self.bin.move_pages(bells, bin.start) };
+        assert!(moved.is_ok(), "the answers could not be put away: {moved:?}");
+        // SAFETY: nobody looks into the bin.
+        unsafe { staging.bin.discard(bin) };
+    }
+
+    /// Whether the memory at `address` is registered; waits until that can be told.
+    #[must_use]
+    pub fn has(&self, address: usize) -> bool {
+        loop {
+            if let Some(answer) = self.uffd.has(address) {
+                return answer;
+            }
+            task::yield_now();
+        }
     }
 
     /// Readable when there is something to [`Program::read`].
@@ -210,6 +283,17 @@ impl Program {
         })
     }
 
+    /// Calls `each` with the number of every page of `span`, at most a batch, that another process may
+    /// have too.
+    pub fn each_shared(&self, span: Span, mut each: impl FnMut(usize)) {
+        let mut words = [0u64; BATCH];
+        let words = &mut words[..span.len() / PAGE_SIZE];
+        if self.page_map.read(span.start, words).is_ok() {
+            let shared = words.iter().enumerate().filter(|(_, word)| PageMap::is_shared(**word));
+            shared.for_each(|(n, _)| each(n));
+        }
+    }
+
     /// Calls `each` with the address of every page of `span` that is as wanted.
     ///
     /// # Errors
@@ -226,8 +310,9 @@ impl Program {
     }
 
     /// Gives whatever `staging` still holds among its first `pages` back to the kernel. A page that the
-    /// kernel itself is just moving to another frame has to be waited for; and where it stops, more may
-    /// have been moved than it says, so the bin is emptied before the next attempt.
+    /// kernel itself is just moving to another frame has to be waited for, and one that a child has
+    /// inherited is made our own; and where it stops, more may have been moved than it says, so the bin
+    /// is emptied before the next attempt.
     pub fn empty(&self, staging: &Staging, pages: usize) {
         let len = pages * PAGE_SIZE;
         let (from, to) = (staging.pages.start(), staging.bin.start());
@@ -238,22 +323,39 @@ impl Program {
             unsafe { staging.bin.discard(to..to + len) };
             match moved.map_err(|stopped| stopped.errno) {
                 Ok(()) => return,
-                Err(Errno::EAGAIN | Errno::EBUSY | Errno::EEXIST) => task::yield_now(),
+                Err(Errno::EBUSY) => self.own(staging, pages),
+                Err(Errno::EAGAIN | Errno::EEXIST) => task::yield_now(),
                 Err(errno) => panic!("staging could not be emptied: {errno:?}"),
             }
         }
     }
 
-    /// Makes a staging area.
+    /// Has what `staging` holds be nobody's but ours.
+    fn own(&self, staging: &Staging, pages: usize) {
+        task::yield_now();
+        let listed = self.taken(staging, pages, |at| {
+            // SAFETY: mapped, writable and there, as listed; whoever else holds the frame keeps it.
+            unsafe { memory::own(staging.address(at)) };
+        });
+        assert!(listed.is_ok(), "staging could not be listed: {listed:?}");
+    }
+
+    /// Makes `n` staging areas.
     ///
     /// # Errors
     /// `ENOMEM` when the address space is limited.
-    pub fn staging(&self) -> Result<Staging> {
-        let pages = Reserve::new(BATCH * PAGE_SIZE, c"octavo staging")?;
-        let bin = Reserve::new(BATCH * PAGE_SIZE, c"octavo bin")?;
+    pub fn staging(&self, n: usize) -> Result<impl Iterator<Item = Staging> + use<>> {
+        const LEN: usize = BATCH * PAGE_SIZE;
+        let pages = Reserve::new(n * LEN, c"octavo staging")?;
+        let bin = Reserve::new(n * LEN, c"octavo bin")?;
         self.uffd.register(pages.span())?;
         self.bin.register(bin.span())?;
-        Ok(Staging { pages, bin, addresses: [const { AtomicUsize::new(0) }; BATCH] })
+        [&self.probe, &pages, &bin].into_iter().for_each(Reserve::leave_to_children);
+        Ok((0..n).map(move |at| {
+            let part = |of: &Reserve| of.part(of.start() + at * LEN..of.start() + (at + 1) * LEN);
+            let addresses = [const { AtomicUsize::new(0) }; BATCH];
+            Staging { pages: part(&pages), bin: part(&bin), addresses }
+        }))
     }
 }
 

@@ -16,6 +16,7 @@ use crate::evict::Evicted;
 use crate::pager::{Pager, Worker};
 use crate::program::Brought;
 use crate::regions::Span;
+use crate::start;
 use crate::table::{Cell, HOTTEST, Place, Word};
 use octavo_page::sync::atomic::Ordering;
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
@@ -145,10 +146,11 @@ impl Pager {
 
     fn give_fresh(&self, worker: &mut Worker, fault: Fault) -> Answer {
         self.counters.fresh_faults.add(1);
+        let pages = if fault.write { self.fresh_ahead(worker, fault.page) } else { 1 };
+        self.give_zeros_first(fault.page, pages);
         if !fault.write {
             return self.brought(fault, self.program.bring_zero(fault.page), 0);
         }
-        let pages = self.fresh_ahead(worker, fault.page);
         let zeros = ZEROS.get(..pages * PAGE_SIZE).unwrap_or(&ZEROS);
         let brought = self.program.bring(fault.page, zeros);
         if pages > 1 && brought == Brought::Gone {
@@ -189,6 +191,8 @@ impl Pager {
     fn give_parked(&self, fault: Fault, at: u32) -> Answer {
         let parked = Word::new(Place::Parked(at));
         let answer = self.brought(fault, self.program.bring(fault.page, self.parked_page(at)), 1);
+        let _change = start::REST.change();
+        self.give_first(fault.page, self.parked_page(at));
         if matches!(answer, Answer::Done(_))
             && let Some(cell) = self.table.get(fault.page)
             && cell.change(parked, Word::FRESH.heated(HOTTEST)).is_err()
@@ -281,6 +285,8 @@ impl Pager {
             }
             other => return self.brought(fault, other, 0),
         };
+        let _change = start::REST.change();
+        self.give_first(start, bytes);
         self.budget.took(brought as i64);
         self.counters.neighbours.add(brought.saturating_sub(1) as u64);
         for (n, slot) in run.slots.iter().enumerate().take(there.min(run.pages)) {
@@ -294,7 +300,9 @@ impl Pager {
 
     fn give_page(&self, fault: Fault, slot: SlotId, page: &[u8], streams: bool) -> Answer {
         let brought = self.program.bring(fault.page, page);
+        let _change = start::REST.change();
         if matches!(brought, Brought::All | Brought::There(_)) {
+            self.give_first(fault.page, page);
             self.note_back(fault, fault.page, slot, streams);
         }
         self.brought(fault, brought, 1)
@@ -337,7 +345,9 @@ impl Pager {
     /// A page whose stored bytes are damaged: SIGBUS for whoever touches it, never wrong bytes.
     fn lose(&self, fault: Fault, slot: SlotId) -> Answer {
         let answer = self.brought(fault, self.program.poison(fault.page), 0);
+        let _change = start::REST.change();
         if matches!(answer, Answer::Done(_)) {
+            self.lose_first(fault.page);
             self.counters.lost.add(1);
             self.store.free(&[slot]);
             if let Some(cell) = self.table.get(fault.page) {

@@ -7,35 +7,43 @@ use crate::evict::Batch;
 use crate::pager::{Pager, Tier, Worker};
 use crate::program::Brought;
 use crate::serve::WARM;
+use crate::start;
 use crate::table::{Place, Word};
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
 use octavo_store::PutError;
 use octavo_sys::Errno;
 
-/// Folios handed to the store in one call, at most.
+/// Folios handed to the store in one call, at most, and the pages in them: a fork waits for no more.
 const PUT_AT_ONCE: usize = 32;
+const PAGES_AT_ONCE: usize = 32;
 
 impl Pager {
     /// Stores the pages of `batch`, or puts them back: first the units whose pages are all there,
-    /// then page by page what is left, also of units that do not compress as a whole.
-    pub(crate) fn store_batch(&self, worker: &mut Worker, batch: &mut Batch<'_>) {
+    /// then page by page what is left, also of units that do not compress as a whole. False when a fork
+    /// wants rest: then it can be gone on with later.
+    pub(crate) fn store_batch(&self, worker: &mut Worker, batch: &mut Batch<'_>) -> bool {
         self.settle_clean(batch);
         let Tier { codec, unit: largest } = self.tier();
-        for unit in Unit::ALL.into_iter().rev().filter(|unit| *unit <= largest) {
-            self.store_units(worker, batch, Tier { codec, unit });
+        let mut units = Unit::ALL.into_iter().rev().filter(|unit| *unit <= largest);
+        if !units.all(|unit| self.store_units(worker, batch, Tier { codec, unit })) {
+            return false;
         }
         self.put_back_refused(worker, batch);
+        true
     }
 
-    fn store_units(&self, worker: &mut Worker, batch: &mut Batch<'_>, tier: Tier) {
+    fn store_units(&self, worker: &mut Worker, batch: &mut Batch<'_>, tier: Tier) -> bool {
         let (how, unit) = (self.how(tier), tier.unit);
         let staging = batch.staging;
         let mut at = 0;
         while at < batch.pages() {
+            if start::REST.is_wanted() {
+                return false;
+            }
             let mut first = [0usize; PUT_AT_ONCE];
             let mut folios: [&[u8]; PUT_AT_ONCE] = [&[]; PUT_AT_ONCE];
             let mut n = 0;
-            while at < batch.pages() && n < folios.len() {
+            while at < batch.pages() && n < PAGES_AT_ONCE / unit.pages() {
                 if batch.has_unit(at, unit) {
                     (first[n], folios[n]) = (at, self.staged(staging, at, unit.pages()));
                     n += 1;
@@ -51,12 +59,13 @@ impl Pager {
                     Ok(slot) => self.settle_stored(batch, first, unit, slot),
                     Err(why) if unit == Unit::K4 => {
                         batch.note(first, None);
-                        batch.refused[first] = Some(why);
+                        batch.note_refused(first, Some(why));
                     }
                     Err(_) => {}
                 }
             }
         }
+        true
     }
 
     /// Pages that came back and were not written since: their slot is good again.
@@ -69,7 +78,7 @@ impl Pager {
                 continue;
             }
             batch.note(at, None);
-            batch.freed += 1;
+            batch.note_freed(1);
             if self.settle(batch, at, Word::new(Place::Stored(slot))) {
                 self.counters.clean_evictions.add(1);
             } else {
@@ -79,7 +88,7 @@ impl Pager {
     }
 
     fn settle_stored(&self, batch: &mut Batch<'_>, first: usize, unit: Unit, slot: SlotId) {
-        batch.freed += unit.pages();
+        batch.note_freed(unit.pages());
         for page in 0..unit.pages() {
             let slot = slot.offset(page as u32);
             batch.note(first + page, None);
@@ -113,8 +122,8 @@ impl Pager {
     fn put_back_refused(&self, worker: &mut Worker, batch: &mut Batch<'_>) {
         let mut at = 0;
         while at < batch.pages() {
-            let run =
-                batch.refused[at..batch.pages()].iter().take_while(|why| why.is_some()).count();
+            let refused = |at: &usize| batch.refused(*at).is_some();
+            let run = (at..batch.pages()).take_while(refused).count();
             at += if run == 0 { 1 } else { self.put_back_run(worker, batch, at, run) };
         }
     }
@@ -139,6 +148,9 @@ impl Pager {
         let pages = (0..pages).take_while(still).count();
         if pages == 0 {
             return 1; // brought back by a server, or discarded
+        }
+        for n in 0..pages {
+            self.give_first(address + n * PAGE_SIZE, self.staged(batch.staging, at + n, 1));
         }
         let (done, stopped) = self.program.put_back(batch.staging, at..at + pages, address);
         (at..at + done).for_each(|at| self.settle_back(batch, at));
@@ -167,7 +179,7 @@ impl Pager {
     }
 
     fn settle_back(&self, batch: &Batch<'_>, at: usize) {
-        let dense = batch.refused[at] == Some(PutError::DoesNotFit);
+        let dense = batch.refused(at) == Some(PutError::DoesNotFit);
         let back = if dense { Word::FRESH.dense() } else { Word::FRESH.heated(WARM) };
         self.settle(batch, at, back);
         self.counters.put_back.add(1);

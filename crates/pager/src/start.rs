@@ -15,6 +15,9 @@
 //! of the kind that tells nothing at its end and that `wait` passes over; an orphan would be one of
 //! the ordinary kind. The helper has its own descriptors; the program can neither see nor close them.
 //!
+//! A forked child goes the same way ([`crate::heir`]); where the parent had the rest, the child's helper
+//! makes its own of the copy.
+//!
 //! Were the helper lost while the program lives, evicted pages would read as zeros. So a crash of
 //! the helper kills the program first, and a guard, which shares the helper's descriptors and
 //! keeps the userfaultfd open, kills it when the helper is killed.
@@ -22,8 +25,10 @@
 
 use crate::arena::PoolArena;
 use crate::budget::Budget;
+use crate::fork::{MAX_CHILDREN, NURSERY};
+use crate::heir;
 use crate::outpost::Outpost;
-use crate::pager::{Config, Pager, Parts, Worker};
+use crate::pager::{Config, MAX_EVICTORS, Pager, Parts, Worker};
 use crate::placement::Follower;
 use crate::presence::Presence;
 use crate::regions::Span;
@@ -31,10 +36,12 @@ use crate::table::MAX_SLOTS;
 use crate::watch::Watch;
 use alloc::boxed::Box;
 use core::fmt::Write as _;
+use core::mem::ManuallyDrop;
 use core::time::Duration;
 use octavo_ledger::{Ledger, Member, Owner};
 use octavo_page::PAGE_SIZE;
 use octavo_page::pins::Pins;
+use octavo_page::rest::{Rest, Work};
 use octavo_page::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use octavo_pool::ChainLength;
 use octavo_store::Store;
@@ -56,7 +63,7 @@ pub struct Job {
 /// The talk between the program's threads and the helper.
 #[derive(Debug)]
 pub struct Control {
-    /// What has become of the start: 0 not known, 1 running, else an error number plus 2.
+    /// What has become of the start: 0 none, 1 running, 2 under way, else an error number plus 3.
     started: AtomicU32,
     /// What has become of the end: 0 not near, 1 the program is about to end, 2 all is written.
     ended: AtomicU32,
@@ -71,8 +78,33 @@ static CONTROL: Control =
 const LAST_WORDS: Duration = Duration::from_millis(1500);
 
 const RUNNING: u32 = 1;
+const STARTING: u32 = 2;
+const FAILED: u32 = 3;
 const ENDING: u32 = 1;
 const WRITTEN: u32 = 2;
+
+/// What is to be run, which forked children have too; null before the start, and where nothing was
+/// inherited.
+static JOB: AtomicPtr<Job> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Everything that evicts and restores, made when it is needed; null before that.
+static PAGER: AtomicPtr<Pager> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The rest before a fork.
+pub(crate) static REST: Rest = Rest::new();
+
+/// How long a thread that waits for others sleeps before it looks again.
+pub(crate) const LOOK: Duration = Duration::from_micros(200);
+
+/// Begins a piece of work of a helper; waits while a fork wants rest, and the program lives: a thread
+/// that is killed on its way to a fork wants it for ever.
+pub(crate) fn work() -> Work<'static> {
+    REST.work(|word, value| {
+        task::futex_wait(word, value, Duration::from_millis(20));
+        let target = TARGET.load(Ordering::Acquire);
+        target < 0 || !ManuallyDrop::new(Fd::own(target as i32)).is_readable()
+    })
+}
 
 /// Starts the pager for this process. Called once, before the program's own code.
 ///
@@ -80,25 +112,70 @@ const WRITTEN: u32 = 2;
 /// What the helper could not get: `EPERM` without the privilege for userfaultfd, `EINVAL` on a
 /// kernel without its features, `ENOMEM` when the address space is limited.
 pub fn start(job: Job) -> Result<()> {
+    JOB.store(Box::into_raw(Box::new(job)), Ordering::Release);
+    make_helper().and_then(|()| wait_for_helper())
+}
+
+/// Starts the pager of a forked child, from what it has inherited; a child that cannot have one goes
+/// on without.
+pub(crate) fn start_in_child() {
+    GUARD.store(0, Ordering::Relaxed);
+    TARGET.store(-1, Ordering::Relaxed);
+    LEFT.store(0, Ordering::Relaxed);
+    CONTROL.ended.store(0, Ordering::Relaxed);
+    // The thread has another id than its block was pinned for.
+    pin_thread();
+    // Where nothing is registered so far, nobody needs to wait.
+    let wait = || if pager().is_some() { wait_for_helper() } else { Ok(()) };
+    if make_helper().and_then(|()| wait()).is_err() {
+        heir::refuse();
+    }
+}
+
+/// Has this process, a forked child, be unmanaged.
+pub(crate) fn be_alone() {
+    CONTROL.started.store(0, Ordering::Release);
+    PAGER.store(core::ptr::null_mut(), Ordering::Release);
+    JOB.store(core::ptr::null_mut(), Ordering::Release);
+}
+
+/// Whether this process is a forked child of a managed one, and not managed itself so far.
+pub(crate) fn has_parent() -> bool {
+    CONTROL.process.load(Ordering::Relaxed) != i64::from(task::pid())
+        && matches!(CONTROL.started.load(Ordering::Acquire), STARTING | RUNNING)
+}
+
+/// The pager of this process, or in a forked child the copy of its parent's.
+pub(crate) fn pager() -> Option<&'static Pager> {
+    // SAFETY: null, or leaked by `run`, and mapped as long as it is not null.
+    unsafe { PAGER.load(Ordering::Acquire).as_ref() }
+}
+
+/// Makes the helper, which is at work until it has answered.
+fn make_helper() -> Result<()> {
     let before = SignalMask::block_all();
-    CONTROL.process.store(i64::from(task::pid()), Ordering::Relaxed);
-    let job = Box::into_raw(Box::new((job, task::pid()))) as usize;
+    let process = task::pid();
+    CONTROL.process.store(i64::from(process), Ordering::Relaxed);
+    CONTROL.started.store(STARTING, Ordering::Release);
+    core::mem::forget(REST.change());
     let made = if task::gets_orphans() {
-        task::spawn(Kinship::Process, helper, job).map(|_| ())
+        task::spawn(Kinship::Process, helper, process as usize).map(|_| ())
     } else {
-        task::spawn(Kinship::Vfork, go_between, job).and_then(task::reap)
+        task::spawn(Kinship::Vfork, go_between, process as usize).and_then(task::reap)
     };
-    let outcome = made.and_then(|()| wait_for_helper());
+    if made.is_err() {
+        drop(REST.go_on());
+    }
     before.restore();
-    outcome
+    made
 }
 
 fn wait_for_helper() -> Result<()> {
     loop {
         match CONTROL.started.load(Ordering::Acquire) {
-            0 => task::futex_wait(&CONTROL.started, 0, Duration::from_secs(1)),
+            0 | STARTING => task::futex_wait(&CONTROL.started, STARTING, Duration::from_secs(1)),
             RUNNING => return Ok(()),
-            error => return Err(Errno::new((error - 2) as i32)),
+            error => return Err(Errno::new((error - FAILED) as i32)),
         }
     }
 }
@@ -106,7 +183,8 @@ fn wait_for_helper() -> Result<()> {
 /// Has the keeper told before the program ends, and the statistics, should it be the last of its job,
 /// written; waits at most two seconds.
 pub fn before_end() {
-    if !is_managed() {
+    // One that ends before its helper was up leaves nothing to be told.
+    if !is_managed() || CONTROL.started.load(Ordering::Acquire) != RUNNING {
         return;
     }
     CONTROL.ended.store(ENDING, Ordering::Release);
@@ -132,10 +210,10 @@ pub fn note_unmanaged(programs: i64) {
     }
 }
 
-/// Whether this process is managed.
+/// Whether this process is managed, or about to be.
 #[must_use]
 pub fn is_managed() -> bool {
-    CONTROL.started.load(Ordering::Acquire) == RUNNING
+    matches!(CONTROL.started.load(Ordering::Acquire), STARTING | RUNNING)
         && CONTROL.process.load(Ordering::Relaxed) == i64::from(task::pid())
 }
 
@@ -171,21 +249,29 @@ pub fn is_tight(bytes: usize) -> bool {
 /// Pages left until everything must be registered, as last measured.
 static ROOM: AtomicU64 = AtomicU64::new(0);
 
-extern "C" fn go_between(job: usize) -> ! {
-    if let Err(error) = task::spawn(Kinship::Process, helper, job) {
-        answer(error.into_raw() as u32 + 2);
+extern "C" fn go_between(process: usize) -> ! {
+    if let Err(error) = task::spawn(Kinship::Process, helper, process) {
+        answer(error.into_raw() as u32 + FAILED);
     }
     task::exit(0)
 }
 
+/// Says what has become of the start.
 fn answer(word: u32) {
+    drop(REST.go_on());
     CONTROL.started.store(word, Ordering::Release);
     task::futex_wake(&CONTROL.started);
 }
 
-extern "C" fn helper(job: usize) -> ! {
-    // SAFETY: `start` made this box and gave it away.
-    let (job, target) = *unsafe { Box::from_raw(job as *mut (Job, i32)) };
+/// Says that the helper could not start.
+fn answer_error(error: Errno) -> ! {
+    answer(error.into_raw() as u32 + FAILED);
+    task::exit_group(0)
+}
+
+extern "C" fn helper(process: usize) -> ! {
+    // SAFETY: `start` leaked this, and a child that has not inherited it makes no helper.
+    let job = unsafe { &*JOB.load(Ordering::Acquire) };
     SignalMask::block_all_but_faults();
     let image = &job.excluded[0];
     IMAGE[0].store(image.start as u64, Ordering::Relaxed);
@@ -193,22 +279,44 @@ extern "C" fn helper(job: usize) -> ! {
     task::on_crash(crashed);
     task::detach();
     task::set_name(c"octavo-pager");
-    let post = file::close_range(0, u32::MAX).and_then(|()| Outpost::new(job, target));
-    let mut post = match post {
-        Ok(post) => post,
-        Err(error) => {
-            answer(error.into_raw() as u32 + 2);
-            task::exit_group(0)
-        }
-    };
-    TARGET.store(i64::from(post.target_fd.raw()), Ordering::Release);
-    answer(RUNNING);
-    post.stand();
-    run(post)
+    if let Err(error) = file::close_range(0, u32::MAX) {
+        answer_error(error);
+    }
+    let pager = PAGER.load(Ordering::Acquire);
+    if pager.is_null() {
+        stand(job, process as i32)
+    } else {
+        // SAFETY: leaked by `run` in the parent; this process's copy has no other task of ours.
+        take_over(unsafe { &mut *pager }, job, process as i32)
+    }
 }
 
-/// Makes the rest of us, and becomes the server.
-fn run(post: Outpost) -> ! {
+/// The life of a helper from the start of its program.
+fn stand(job: &'static Job, process: i32) -> ! {
+    let mut post = Outpost::new(job, process).unwrap_or_else(|error| answer_error(error));
+    TARGET.store(i64::from(post.target_fd.raw()), Ordering::Release);
+    answer(RUNNING);
+    let work = post.stand();
+    run(post, work)
+}
+
+/// The life of a helper in a forked child.
+fn take_over(pager: &'static mut Pager, job: &Job, process: i32) -> ! {
+    TARGET.store(i64::from(pager.target.raw()), Ordering::Release);
+    if let Err(error) = pager.inherit(process) {
+        answer_error(error);
+    }
+    let pager: &'static Pager = pager;
+    let others = Presence::new(process).and_then(|presence| start_others(pager, job, presence));
+    if others.is_err() {
+        pager.die("the pager of a forked child could not be made");
+    }
+    answer(RUNNING);
+    serve(pager, process)
+}
+
+/// Makes the rest of us, and becomes the server. There is no rest for a fork meanwhile.
+fn run(post: Outpost, work: Work<'_>) -> ! {
     let Outpost { job, target, target_fd, program, maps, ledger, member, presence, space } = post;
     drop(space);
     let config = job.config;
@@ -221,12 +329,31 @@ fn run(post: Outpost) -> ! {
         Ok(pager) => Box::leak(Box::new(pager)),
         Err(error) => give_up(error),
     };
-    let mut server = Worker::new(0, &config);
-    if let Err(error) = start_others(pager, &job, presence) {
+    PAGER.store(core::ptr::from_ref(pager).cast_mut(), Ordering::Release);
+    if let Err(error) = start_others(pager, job, presence) {
         give_up(error);
     }
-    pager.run_server(&mut server, target);
+    drop(work);
+    serve(pager, target)
+}
+
+fn serve(pager: &'static Pager, process: i32) -> ! {
+    pager.run_server(worker(0, &pager.config), process);
     leave()
+}
+
+/// The worker with this number, made by the first process that needs it; its children have it too.
+fn worker(number: usize, config: &Config) -> &'static mut Worker {
+    static WORKERS: [AtomicPtr<Worker>; MAX_EVICTORS + 1] =
+        [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_EVICTORS + 1];
+    let place = &WORKERS[number];
+    if place.load(Ordering::Acquire).is_null() {
+        place.store(Box::into_raw(Box::new(Worker::new(number, config))), Ordering::Release);
+    }
+    // SAFETY: just leaked, or in the parent; each number has one task in each process.
+    let worker = unsafe { &mut *place.load(Ordering::Acquire) };
+    worker.begin_anew();
+    worker
 }
 
 /// What is needed to keep the limit could not be made; nothing is managed yet.
@@ -240,8 +367,7 @@ fn give_up(error: Errno) -> ! {
 
 fn start_others(pager: &'static Pager, job: &Job, presence: Presence) -> Result<()> {
     for number in 1..=job.config.evictors() {
-        let worker = Worker::new(number, &job.config);
-        spawn_thread(evictor, Box::new((pager, worker)))?;
+        spawn_thread(evictor, Box::new((pager, number)))?;
     }
     let watch = Watch::new(pager, job.excluded.clone(), presence);
     spawn_thread(watcher, Box::new((watch, pager)))?;
@@ -258,9 +384,9 @@ fn spawn_thread<T>(entry: extern "C" fn(usize) -> !, argument: Box<T>) -> Result
 
 extern "C" fn evictor(argument: usize) -> ! {
     // SAFETY: `start_others` made this box for us alone.
-    let mut both = unsafe { Box::from_raw(argument as *mut (&'static Pager, Worker)) };
+    let (pager, number) = *unsafe { Box::from_raw(argument as *mut (&'static Pager, usize)) };
     task::set_name(c"octavo-evict");
-    both.0.run_evictor(&mut both.1)
+    pager.run_evictor(worker(number, &pager.config))
 }
 
 extern "C" fn watcher(argument: usize) -> ! {
@@ -284,6 +410,11 @@ pub(crate) fn pause(budget: &Budget, ledger: &Ledger, member: &Member, time: Dur
         }
         _ => task::sleep(time),
     }
+}
+
+/// Has the watch look at once.
+pub(crate) fn look_again() {
+    task::futex_wake(&CONTROL.ended);
 }
 
 /// Tells the keeper that the program is about to end; where it is the last, waits until the statistics
@@ -320,6 +451,11 @@ static GUARD: AtomicI64 = AtomicI64::new(0);
 /// it, or that would be an orphan, which the program's new image may be who gets.
 pub(crate) fn leave() -> ! {
     LEFT.store(1, Ordering::Release);
+    // Before its memory is given back: what it shared will count with who keeps it.
+    // SAFETY: null, or in the ledger, which stays mapped.
+    if let Some(member) = unsafe { MEMBER.load(Ordering::Acquire).as_ref() } {
+        member.say(0, 0);
+    }
     let guard = GUARD.load(Ordering::Acquire) as i32;
     if let Ok(guard) = task::pidfd(guard) {
         let _ = task::kill(&guard);
@@ -362,22 +498,32 @@ fn write_crash(line: &mut impl core::fmt::Write, crash: &Crash) -> core::fmt::Re
     writeln!(line, "); the program is ended")
 }
 
-/// A place in the ledger that the process `keeper` holds, for the process `target`.
-pub(crate) fn join(
-    (keeper, ledger): (i32, i32),
-    target: i32,
-) -> Result<(&'static Ledger, &'static Member)> {
+/// This process's place in the ledger; null before it has one.
+static MEMBER: AtomicPtr<Member> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The ledger that the process `keeper` holds; a forked child has its parent's.
+pub(crate) fn open_ledger((keeper, ledger): (i32, i32)) -> Result<&'static Ledger> {
+    // SAFETY: null, or a ledger that stays mapped, in forked children too.
+    if let Some(ledger) = unsafe { LEDGER.load(Ordering::Acquire).as_ref() } {
+        return Ok(ledger);
+    }
     let memory = task::borrow_fd(&task::pidfd(keeper)?, ledger)?;
     let ledger = octavo_ledger::open(&memory)?;
     LEDGER.store(core::ptr::from_ref(ledger).cast_mut(), Ordering::Release);
+    Ok(ledger)
+}
+
+/// A place in `ledger` for the process `target`.
+pub(crate) fn join_ledger(ledger: &'static Ledger, target: i32) -> Result<&'static Member> {
     let mut path = Text::<64>::new();
     let _ = write!(path, "/proc/{target}/comm");
     let mut name = [0; 16];
     let _ = Fd::open(path.as_c_str().unwrap_or(c""))?.read(&mut name);
     let owner = Owner { program: target, pager: task::pid() };
     let member = ledger.join(owner, name).ok_or(Errno::EUSERS)?;
+    MEMBER.store(core::ptr::from_ref(member).cast_mut(), Ordering::Release);
     ledger.ring();
-    Ok((ledger, member))
+    Ok(member)
 }
 
 /// A store for a job of `limit` bytes: room for what 64 times that compresses to nothing.
@@ -397,16 +543,18 @@ fn store(limit: usize, cpus: usize) -> Result<Store<PoolArena>> {
 impl Pager {
     /// The life of the server: answers faults until the program is gone.
     fn run_server(&self, worker: &mut Worker, target: i32) {
-        let mut watches =
-            [file::Watch::readable(self.program.fd()), file::Watch::readable(&self.target)];
         self.placement.note_server();
         let mut follower = Follower::new(target);
         loop {
             self.read_events(worker);
+            let nurses = !NURSERY.is_empty();
+            if nurses {
+                self.nurse(worker);
+            }
             let slept = worker.faults.is_empty();
             if slept {
-                let _ = file::poll(&mut watches, Some(Duration::from_millis(200)));
-                if watches[1].fired() {
+                if self.wait(nurses) {
+                    self.fill_children(worker);
                     return;
                 }
                 self.read_events(worker);
@@ -417,4 +565,27 @@ impl Pager {
             }
         }
     }
+
+    /// Waits until there is something for the server to do; whether that is to leave.
+    fn wait(&self, nurses: bool) -> bool {
+        const FIXED: usize = 2;
+        let mut watches = [file::Watch::readable(&self.target); FIXED + MAX_CHILDREN];
+        watches[1] = file::Watch::readable(self.program.fd());
+        let (mut n, mut timeout) = (FIXED, SERVER_LOOK);
+        if nurses {
+            timeout = NURSE_LOOK;
+            NURSERY.each_fd(|child| {
+                watches[n] = file::Watch::readable(child);
+                n += 1;
+            });
+        }
+        let _ = file::poll(&mut watches[..n], Some(timeout));
+        watches[0].fired()
+    }
 }
+
+/// The server looks again after this time, whatever it waits for.
+const SERVER_LOOK: Duration = Duration::from_millis(200);
+
+/// The same while it answers for children.
+const NURSE_LOOK: Duration = Duration::from_millis(10);

@@ -8,11 +8,12 @@
 //! Registering every small step of growth would leave a mapping for each, so growth waits until
 //! enough has come together or a second has passed.
 
+use crate::fork::NURSERY;
 use crate::pager::Pager;
 use crate::placement::Starvation;
-use crate::presence::{FAR, NEAR, Presence, Statm, until_next_look};
+use crate::presence::{FAR, Look, NEAR, Presence, until_next_look};
 use crate::regions::Span;
-use crate::start::leave;
+use crate::start::{self, leave};
 use core::fmt::Write as _;
 use core::time::Duration;
 use octavo_page::ByteSize;
@@ -37,7 +38,7 @@ pub struct Watch<'a> {
     presence: Presence,
     /// Addresses that are not to be managed.
     excluded: [Span; 3],
-    /// `statm`'s data and the pages unmapped, when mappings were last listed.
+    /// Data that there were, and the pages unmapped, when mappings were last listed.
     listed: (u64, u64),
     listed_at: Duration,
     /// When the program was first seen to have ended.
@@ -63,26 +64,30 @@ impl<'a> Watch<'a> {
     /// Watches until the program is gone from this address space; `pause` waits between looks.
     pub fn run(mut self, pause: impl Fn(Duration)) -> ! {
         loop {
-            pause(self.look());
+            let work = start::work();
+            let time = self.look();
+            drop(work);
+            pause(time);
         }
     }
 
     /// Looks once; gives the time to the next look.
     fn look(&mut self) -> Duration {
-        let Some(statm) = self.presence.look() else { return NEAR };
-        self.leave_after_the_program();
         let pager = self.pager;
-        pager.publish(statm.anonymous());
+        let owned = pager.owned.get();
+        let Some(look) = self.presence.look(pager.ledger, pager.member, owned) else { return NEAR };
+        self.leave_after_the_program();
+        pager.publish(look.used);
         if !pager.is_armed() {
             let left = pager.budget.until_armed();
             if left > 0 {
                 return until_next_look(left);
             }
-            self.register_new(statm);
+            self.register_new(look);
             pager.arm();
         }
-        if self.wants_listing(statm) {
-            self.register_new(statm);
+        if self.wants_listing(look) {
+            self.register_new(look);
         }
         if pager.budget.wants_eviction() {
             pager.bell.ring();
@@ -100,21 +105,23 @@ impl<'a> Watch<'a> {
     fn leave_after_the_program(&mut self) {
         self.ended_at = self.pager.has_ended().then(|| self.ended_at.unwrap_or_else(task::now));
         let hangs = |ended_at| task::now().saturating_sub(ended_at) > LAST_WORDS;
-        if self.presence.is_elsewhere() || self.ended_at.is_some_and(hangs) {
+        let gone = self.presence.is_elsewhere() || self.ended_at.is_some_and(hangs);
+        // The server has children to fill first.
+        if gone && NURSERY.is_empty() {
             leave();
         }
     }
 
-    fn wants_listing(&self, statm: Statm) -> bool {
+    fn wants_listing(&self, look: Look) -> bool {
         let unmapped = self.pager.unmapped.get();
-        let grown = statm.data.abs_diff(self.listed.0) + (unmapped - self.listed.1);
+        let grown = look.data.abs_diff(self.listed.0) + (unmapped - self.listed.1);
         let waited = task::now().saturating_sub(self.listed_at) > PATIENCE;
         grown > self.pager.budget.unregistered_allowance() || (grown > 0 && waited)
     }
 
     /// Registers every mapping that can be managed and is not yet.
-    fn register_new(&mut self, statm: Statm) {
-        self.listed = (statm.data, self.pager.unmapped.get());
+    fn register_new(&mut self, look: Look) {
+        self.listed = (look.data, self.pager.unmapped.get());
         self.listed_at = task::now();
         let mut at = 0;
         while let Ok(Some(mapping)) = self.pager.maps.writable_from(at) {

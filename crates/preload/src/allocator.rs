@@ -37,7 +37,9 @@ impl Bump {
     fn cut(&self, layout: Layout) -> Option<usize> {
         let mut left = self.left.lock();
         if left.is_none() {
-            *left = Some(Reserve::new(TABLE_RESERVE, c"octavo tables").ok()?.span());
+            let tables = Reserve::new(TABLE_RESERVE, c"octavo tables").ok()?;
+            tables.leave_to_children();
+            *left = Some(tables.span());
         }
         let left = left.as_mut()?;
         let start = left.start.checked_next_multiple_of(layout.align())?;

@@ -20,6 +20,7 @@
 mod allocator;
 mod environ;
 mod exec;
+mod fork;
 mod image;
 mod interpose;
 mod limits;

@@ -1,7 +1,7 @@
 //! The constructor and the destructor.
 #![allow(unsafe_code)] // entry points of the dynamic loader
 
-use crate::{environ, exec, image, limits};
+use crate::{environ, exec, fork, image, limits};
 use core::ffi::{c_char, c_int};
 use core::fmt::Write as _;
 use octavo_page::Unit;
@@ -36,6 +36,7 @@ extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, environment: *m
     // Before anything is allocated: there our tables would be reserved.
     let started = if limits::have_room(run.limit) {
         limits::note(run.limit);
+        fork::announce();
         start::start(job)
     } else {
         Err(Errno::ENOMEM)

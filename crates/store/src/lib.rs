@@ -135,6 +135,11 @@ impl<A: Arena> Store<A> {
         })
     }
 
+    /// What lies under it.
+    pub fn arena(&self) -> &A {
+        self.pool.arena()
+    }
+
     /// Pages it can hold.
     #[must_use]
     pub fn capacity_pages(&self) -> usize {

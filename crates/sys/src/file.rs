@@ -113,6 +113,20 @@ impl Fd {
         poll(&mut [Watch::readable(self)], Some(Duration::ZERO)).is_ok_and(|n| n > 0)
     }
 
+    /// Has this number be what `with` is, whatever it was before, open or not.
+    ///
+    /// # Errors
+    /// As of `dup3(2)`.
+    pub fn become_like(&self, with: Self) -> Result<()> {
+        const CLOEXEC: usize = 0o2_000_000;
+        if with.0 == self.0 {
+            core::mem::forget(with);
+            return Ok(());
+        }
+        // SAFETY: what this number was is closed, and it is ours.
+        unsafe { syscall!(Sysno::dup3, with.0, self.0, CLOEXEC) }.map(|_| ())
+    }
+
     /// Gives the number away; the descriptor stays open.
     #[must_use]
     pub fn leak(self) -> i32 {

@@ -54,14 +54,34 @@ impl Maps {
         Fd::open(c"/proc/self/maps").map(Self)
     }
 
+    /// Has this number be what `with` is.
+    ///
+    /// # Errors
+    /// As of [`Fd::become_like`].
+    pub fn become_like(&self, with: Self) -> Result<()> {
+        self.0.become_like(with.0)
+    }
+
     /// The first writable mapping that covers `address` or lies behind it.
     ///
     /// # Errors
     /// `ENOTTY` before kernel 6.11.
     pub fn writable_from(&self, address: usize) -> Result<Option<Mapping>> {
+        self.query(address, COVERING_OR_NEXT | WRITABLE)
+    }
+
+    /// The first mapping of any kind that covers `address` or lies behind it.
+    ///
+    /// # Errors
+    /// As of [`Maps::writable_from`].
+    pub fn any_from(&self, address: usize) -> Result<Option<Mapping>> {
+        self.query(address, COVERING_OR_NEXT)
+    }
+
+    fn query(&self, address: usize, flags: u64) -> Result<Option<Mapping>> {
         let mut query = Query {
             size: size_of::<Query>() as u64,
-            flags: COVERING_OR_NEXT | WRITABLE,
+            flags,
             addr: address as u64,
             ..Query::default()
         };

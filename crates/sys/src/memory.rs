@@ -1,12 +1,13 @@
 //! Ranges of our own: reserved at start, backed when touched, given back by discarding.
 //!
-//! None of them reaches a child (`MADV_DONTFORK`), none is dumped, none uses huge pages.
+//! None of them is dumped, none uses huge pages, and none reaches a child (`MADV_DONTFORK`), but for
+//! those that are left to it ([`Reserve::leave_to_children`]) around a fork that we were told of.
 #![allow(unsafe_code)] // makes and discards mappings that only this project knows
 
 use crate::file::Fd;
 use crate::{Errno, Result};
 use core::ops::Range;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use octavo_page::PAGE_SIZE;
 use syscalls::{Sysno, syscall};
 
@@ -30,6 +31,21 @@ impl Reserve {
         }
         set_name(&reserve.0, name);
         Ok(reserve)
+    }
+
+    /// A part of it, `span`.
+    ///
+    /// # Panics
+    /// When that is not inside.
+    #[must_use]
+    pub fn part(&self, span: Range<usize>) -> Self {
+        assert!(self.0.start <= span.start && span.end <= self.0.end, "a part outside a reserve");
+        Self(span)
+    }
+
+    /// Has children inherit it, whenever [`bequeath`] says that they may inherit anything.
+    pub fn leave_to_children(&self) {
+        OURS.leave(self.0.start);
     }
 
     /// Its addresses.
@@ -161,32 +177,116 @@ fn map(len: usize) -> Result<Range<usize>> {
 /// Whether `address` lies in a [`Reserve`].
 #[must_use]
 pub fn is_ours(address: usize) -> bool {
-    OURS.find(address)
+    OURS.spans().any(|(span, _)| span.contains(&address))
+}
+
+/// From now on children inherit what is left to them, or nothing of ours any more.
+///
+/// # Errors
+/// As of `madvise(2)`: `ENOMEM` when there are too many mappings.
+pub fn bequeath(anything: bool) -> Result<()> {
+    let advice = if anything { advice::DOFORK } else { advice::DONTFORK };
+    OURS.spans().filter(|(_, left)| *left).try_for_each(|(span, _)| advise(span, advice))
+}
+
+/// In a child that has just been forked: forgets the reserves that it has not inherited; gives up the
+/// others to the same rule as before.
+///
+/// # Errors
+/// As of [`bequeath`].
+pub fn inherit() -> Result<()> {
+    OURS.forget(|span| !is_mapped(span.start));
+    bequeath(false)
+}
+
+/// In a child that has no use for what was left to it: gives that back.
+///
+/// # Safety
+/// Nobody uses any of it any more.
+pub unsafe fn renounce() {
+    for (span, _) in OURS.spans().filter(|(_, left)| *left) {
+        // SAFETY: ours, and of no use any more by the caller's promise.
+        let _ = unsafe { syscall!(Sysno::munmap, span.start, span.len()) };
+    }
+    OURS.forget(|span| !is_mapped(span.start));
+}
+
+fn is_mapped(address: usize) -> bool {
+    let mut present = 0u8;
+    let at = core::ptr::from_mut(&mut present);
+    // SAFETY: the kernel writes one byte, for one page.
+    unsafe { syscall!(Sysno::mincore, address, PAGE_SIZE, at) }.is_ok()
 }
 
 /// All reserves of this address space, so that none is taken for the program's memory.
-static OURS: List =
-    List { ends: [const { [const { AtomicUsize::new(0) }; 2] }; 128], len: AtomicUsize::new(0) };
+static OURS: List = List([const { Entry::free() }; 128]);
 
-struct List {
-    ends: [[AtomicUsize; 2]; 128],
-    len: AtomicUsize,
+struct List([Entry; 128]);
+
+/// One reserve; free when it starts at 0.
+struct Entry {
+    start: AtomicUsize,
+    end: AtomicUsize,
+    left_to_children: AtomicBool,
+}
+
+impl Entry {
+    /// The start of an entry that is being filled in.
+    const TAKEN: usize = 1;
+
+    const fn free() -> Self {
+        let (start, end) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { start, end, left_to_children: AtomicBool::new(false) }
+    }
+
+    fn take(&self) -> bool {
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        self.start.compare_exchange(0, Self::TAKEN, order.0, order.1).is_ok()
+    }
+
+    fn span(&self) -> Option<Range<usize>> {
+        let start = self.start.load(Ordering::Acquire);
+        (start > Self::TAKEN).then(|| start..self.end.load(Ordering::Relaxed))
+    }
 }
 
 impl List {
     fn note(&self, span: &Range<usize>) {
-        let at = self.len.fetch_add(1, Ordering::Relaxed);
-        let [start, end] = &self.ends[at]; // a fixed handful of reserves is made
-        end.store(span.end, Ordering::Relaxed);
-        start.store(span.start, Ordering::Release);
+        // A fixed handful of reserves is made.
+        let entry = self.0.iter().find(|entry| entry.take()).expect("room for one more reserve");
+        entry.left_to_children.store(false, Ordering::Relaxed);
+        entry.end.store(span.end, Ordering::Relaxed);
+        entry.start.store(span.start, Ordering::Release);
     }
 
-    fn find(&self, address: usize) -> bool {
-        self.ends.iter().any(|[start, end]| {
-            let start = start.load(Ordering::Acquire);
-            start != 0 && (start..end.load(Ordering::Relaxed)).contains(&address)
+    fn leave(&self, start: usize) {
+        let entry = self.0.iter().find(|entry| entry.start.load(Ordering::Acquire) == start);
+        entry.expect("a reserve is in the list").left_to_children.store(true, Ordering::Relaxed);
+    }
+
+    /// All of them, and whether they are left to children.
+    fn spans(&self) -> impl Iterator<Item = (Range<usize>, bool)> {
+        self.0.iter().filter_map(|entry| {
+            Some((entry.span()?, entry.left_to_children.load(Ordering::Relaxed)))
         })
     }
+
+    fn forget(&self, gone: impl Fn(&Range<usize>) -> bool) {
+        for entry in self.0.iter().filter(|entry| entry.span().as_ref().is_some_and(&gone)) {
+            entry.start.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Has the page at `address`, which is present, be this address space's own, with the contents it has:
+/// after a fork it is shared until then.
+///
+/// # Safety
+/// The page is mapped, writable and present.
+pub unsafe fn own(address: usize) {
+    // By hand: a compiler that sees that nothing changes makes a read of it.
+    // SAFETY: the caller's promise; the contents stay the same.
+    unsafe { core::arch::asm!("lock or byte ptr [{}], 0", in(reg) address, options(nostack)) };
 }
 
 /// Has every page of `span` be this address space's own and present, as if it had been written, with
@@ -204,6 +304,8 @@ pub mod advice {
     pub const DONTNEED: usize = 4;
     /// Not in children.
     pub const DONTFORK: usize = 10;
+    /// In children, as if never said otherwise.
+    pub const DOFORK: usize = 11;
     /// No huge pages.
     pub const NOHUGEPAGE: usize = 15;
     /// Not in core dumps.

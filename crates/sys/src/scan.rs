@@ -1,9 +1,10 @@
 //! Which pages are present: `PAGEMAP_SCAN` on `/proc/self/pagemap` (kernel 6.7).
 #![allow(unsafe_code)] // one ioctl
 
-use crate::Result;
 use crate::file::Fd;
+use crate::{Errno, Result};
 use core::ops::Range;
+use octavo_page::PAGE_SIZE;
 use syscalls::{Sysno, syscall};
 
 /// The page map of this address space.
@@ -75,6 +76,14 @@ impl PageMap {
         Fd::open(c"/proc/self/pagemap").map(Self)
     }
 
+    /// Has this number be what `with` is.
+    ///
+    /// # Errors
+    /// As of [`Fd::become_like`].
+    pub fn become_like(&self, with: Self) -> Result<()> {
+        self.0.become_like(with.0)
+    }
+
     /// The runs of pages of `span` that are as wanted, in order, as many as `runs` holds, and where the
     /// walk ended.
     ///
@@ -97,6 +106,26 @@ impl PageMap {
         let mut runs = [Run::default(); 1];
         let (found, _) = self.scan(Is::Present, span, &mut runs, 1)?;
         Ok(found.first().map(|run| run.span().start))
+    }
+
+    /// Reads the words of the pages from `address` on, as proc(5) has them.
+    ///
+    /// # Errors
+    /// As of `pread64(2)`; `EIO` when it ends early.
+    pub fn read(&self, address: usize, words: &mut [u64]) -> Result<()> {
+        let (at, len) = (words.as_mut_ptr(), size_of_val(words));
+        let offset = address / PAGE_SIZE * size_of::<u64>();
+        // SAFETY: the kernel writes at most `len` bytes into `words`, for which any bytes are right.
+        let read = unsafe { syscall!(Sysno::pread64, self.0.raw(), at, len, offset) }?;
+        if read == len { Ok(()) } else { Err(Errno::EIO) }
+    }
+
+    /// Whether a page with this word is present and mapped more than once.
+    #[must_use]
+    pub const fn is_shared(word: u64) -> bool {
+        const HERE: u64 = 1 << 63;
+        const MAPPED_ONCE: u64 = 1 << 56;
+        word & (HERE | MAPPED_ONCE) == HERE
     }
 
     /// As [`PageMap::list`], but ends after `max_pages` pages, unless that is 0.

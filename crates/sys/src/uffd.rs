@@ -8,6 +8,7 @@
 use crate::file::Fd;
 use crate::{Errno, Result};
 use core::ops::Range;
+use octavo_page::PAGE_SIZE;
 use syscalls::{Sysno, syscall};
 
 /// A range of addresses, in bytes.
@@ -38,6 +39,7 @@ const WAKE: usize = 0x8010_AA02;
 const COPY: usize = 0xC028_AA03;
 const ZEROPAGE: usize = 0xC020_AA04;
 const MOVE: usize = 0xC028_AA05;
+const CONTINUE: usize = 0xC020_AA07;
 const POISON: usize = 0xC020_AA08;
 /// `USERFAULTFD_IOC_NEW` of `/dev/userfaultfd`.
 const DEVICE_NEW: usize = 0xAA00;
@@ -183,6 +185,26 @@ impl Uffd {
     pub fn unregister(&self, span: Span) -> Result<()> {
         let mut arg = [span.start as u64, span.len() as u64];
         ioctl(&self.0, UNREGISTER, &mut arg)
+    }
+
+    /// Whether the memory at `address`, anonymous if it is any, is registered; `None` while an event is
+    /// unread.
+    #[must_use]
+    pub fn has(&self, address: usize) -> Option<bool> {
+        // Of memory that is registered the kernel says that this cannot be done to it.
+        let mut arg = [address as u64, PAGE_SIZE as u64, 0, 0];
+        match ioctl(&self.0, CONTINUE, &mut arg) {
+            Err(Errno::EAGAIN) => None,
+            outcome => Some(outcome == Err(Errno::EINVAL)),
+        }
+    }
+
+    /// Has this number be what `with` is.
+    ///
+    /// # Errors
+    /// As of [`Fd::become_like`].
+    pub fn become_like(&self, with: Self) -> Result<()> {
+        self.0.become_like(with.0)
     }
 
     /// Wakes who waits for a page of `span`, without giving one.

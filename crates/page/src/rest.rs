@@ -1,0 +1,184 @@
+//! Rest: before a fork our helpers come to a place where a copy of our memory makes sense.
+//!
+//! A child inherits everything of ours by copy-on-write, as the kernel finds it while it copies. What
+//! a helper is in the middle of changing at that moment, the child would have in halves. So the thread
+//! that is about to fork asks for rest: evictors and watch stop between two pieces of work. The server
+//! goes on, since the thread may touch evicted memory on its way to the fork; it is counted only while
+//! it changes something.
+//!
+//! ```text
+//!   word    wanted │ how many are at work
+//!
+//!   evictor, watch     work ──► at work ──► done        waits while rest is wanted
+//!   server             change ─► at work ─► done        never waits
+//!   forking thread     begin: wanted, wait for 0 ─────► fork ─────► end
+//!   child              is it 0? then its copy is whole
+//! ```
+//! The server may change something after all just then. It is one task: what it writes, the child has
+//! up to some moment and not beyond, since its next write to a page that was copied already waits for
+//! the end of the copying. If that moment lies in the middle of a change, the child finds the server
+//! at work in its copy of the word, and does not use the rest.
+
+use crate::sync::atomic::{AtomicU32, Ordering};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Rest(AtomicU32);
+
+const WANTED: u32 = 1 << 31;
+
+impl Rest {
+    /// Nobody works, nobody wants rest.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Begins a piece of work; waits, by `wait`, while rest is wanted and that says that there still is
+    /// somebody who wants it.
+    pub fn work(&self, wait: impl Fn(&AtomicU32, u32) -> bool) -> Work<'_> {
+        loop {
+            if let Some(work) = self.try_work() {
+                return work;
+            }
+            let word = self.0.load(Ordering::Relaxed);
+            if word & WANTED != 0 && !wait(&self.0, word) {
+                return self.change();
+            }
+        }
+    }
+
+    /// Begins a piece of work, unless rest is wanted.
+    pub fn try_work(&self) -> Option<Work<'_>> {
+        let more = |word: u32| (word & WANTED == 0).then_some(word + 1);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok().map(|_| Work(self))
+    }
+
+    /// Begins a change that cannot wait.
+    pub fn change(&self) -> Work<'_> {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        Work(self)
+    }
+
+    /// Goes on with a change that another task has begun, and forgotten ([`core::mem::forget`]).
+    pub const fn go_on(&self) -> Work<'_> {
+        Work(self)
+    }
+
+    /// Asks for rest; whether everybody rests after `patience` waits by `wait`. Either way
+    /// [`Rest::end`] has to follow. One thread at a time.
+    pub fn begin(&self, patience: u32, wait: impl Fn(&AtomicU32, u32)) -> bool {
+        let mut word = self.0.fetch_or(WANTED, Ordering::AcqRel) | WANTED;
+        for _ in 0..patience {
+            if word == WANTED {
+                return true;
+            }
+            wait(&self.0, word);
+            word = self.0.load(Ordering::Acquire);
+        }
+        word == WANTED
+    }
+
+    /// Whether rest is wanted at present.
+    pub fn is_wanted(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & WANTED != 0
+    }
+
+    /// Ends the rest; who waits for that has still to be woken, at [`Rest::word`].
+    pub fn end(&self) {
+        self.0.fetch_and(!WANTED, Ordering::AcqRel);
+    }
+
+    /// In a child: forgets whoever is counted, who are all in the parent.
+    pub fn forget(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
+    /// In a child: whether its copy is whole. The child's own rest is then still wanted.
+    pub fn was_whole(&self) -> bool {
+        self.0.load(Ordering::Acquire) == WANTED
+    }
+
+    /// Where helpers wait for the end of the rest, and the forking thread for its beginning.
+    pub const fn word(&self) -> &AtomicU32 {
+        &self.0
+    }
+
+    fn done(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(not(loom))]
+impl Default for Rest {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// While this lives, somebody is at work.
+#[derive(Debug)]
+pub struct Work<'a>(&'a Rest);
+
+impl Drop for Work<'_> {
+    fn drop(&mut self) {
+        self.0.done();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_changes_is_seen_in_the_copy() {
+        let rest = Rest::new();
+        assert!(rest.begin(0, |_, _| {}));
+        assert!(rest.was_whole() && rest.try_work().is_none());
+        let change = rest.change();
+        assert!(!rest.was_whole());
+        drop(change);
+        assert!(rest.was_whole());
+        rest.end();
+        let work = rest.try_work();
+        assert!(work.is_some() && !rest.begin(3, |_, _| {}));
+    }
+}
+
+/// `RUSTFLAGS="--cfg loom" cargo test -p octavo-page --release models`
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::sync::atomic::AtomicU32;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// A fork finds what a helper changes whole, and the helper goes on afterwards.
+    #[test]
+    fn a_fork_finds_no_work_half_done() {
+        loom::model(|| {
+            let rest = Arc::new(Rest(AtomicU32::new(0)));
+            let halves = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
+            let helper = {
+                let (rest, halves) = (rest.clone(), halves.clone());
+                thread::spawn(move || {
+                    for _ in 0..2 {
+                        let _work = rest.work(|_, _| {
+                            thread::yield_now();
+                            true
+                        });
+                        halves.iter().for_each(|half| drop(half.fetch_add(1, Ordering::Relaxed)));
+                    }
+                })
+            };
+            if rest.begin(2, |_, _| thread::yield_now()) {
+                let [one, other] =
+                    [&halves[0], &halves[1]].map(|half| half.load(Ordering::Relaxed));
+                assert_eq!(one, other);
+            }
+            rest.end();
+            helper.join().expect("the helper ends");
+        });
+    }
+}

@@ -1,0 +1,228 @@
+//! A child whose fork was announced makes a pager of its own from what it has inherited.
+//!
+//! ```text
+//!   forking thread       before   our helpers rest, and what is ours may be inherited
+//!                        ═ fork ══════════════════════════════════════════════════════════════
+//!                        after    they go on, and it may not any more
+//!
+//!   the child's thread   is its copy whole? then it makes a helper, and waits for its word
+//!     its helper         rings    the parent's server names the userfaultfd, and we take that
+//!                                 opens the other descriptors, each under the number it had
+//!                        rings    the parent's server lets go: from now on we answer
+//!                                 what the child has not inherited is forgotten
+//! ```
+//! The parent's server answers the child's faults all the while (see `fork.rs`). Whatever goes wrong
+//! on the way, the child refuses, gets everything copied, and is an ordinary process.
+#![allow(unsafe_code)] // the copy of the pager that nobody else uses
+
+use crate::evict::Bell;
+use crate::fork::{Letter, NURSERY};
+use crate::gate::Gate;
+use crate::pager::Pager;
+use crate::placement::Placement;
+use crate::presence;
+use crate::program::Ring;
+use crate::regions::{Regions, Span};
+use crate::start::{self, REST};
+use crate::table::{Place, Word};
+use octavo_page::sync::Mutex;
+use octavo_page::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use octavo_sys::uffd::Uffd;
+use octavo_sys::{Errno, Result, maps, memory, task};
+
+/// Waits of a forking thread until our helpers rest, at most.
+const PATIENCE: u32 = 5000;
+
+/// The thread whose fork is announced; 0 where there is none.
+static FORKING: AtomicU32 = AtomicU32::new(0);
+
+/// Forks of that thread within its fork, by a signal's handler.
+static WITHIN: AtomicU32 = AtomicU32::new(0);
+
+/// Whether what is ours may be inherited at present, and makes sense.
+static READY: AtomicBool = AtomicBool::new(false);
+
+/// Whether the next child was announced.
+static EXPECTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the child that was just made was announced; asked once for each.
+pub(crate) fn is_expected() -> bool {
+    EXPECTED.swap(false, Ordering::AcqRel)
+}
+
+/// Announces that the calling thread is about to fork. Followed by [`after_fork_in_parent`] or, in the
+/// child, [`after_fork_in_child`].
+pub fn before_fork() {
+    let thread = task::id() as u32;
+    if !start::is_managed() || !take_turn(thread) {
+        return;
+    }
+    let rests = REST.begin(PATIENCE, |word, value| task::futex_wait(word, value, start::LOOK));
+    if rests && !NURSERY.is_full() && memory::bequeath(true).is_ok() {
+        // Before there is a pager nothing is registered, and no fork is told.
+        EXPECTED.store(start::pager().is_some(), Ordering::Release);
+        READY.store(true, Ordering::Release);
+    }
+}
+
+/// One thread forks at a time; false for a fork within that thread's fork.
+fn take_turn(thread: u32) -> bool {
+    loop {
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        match FORKING.compare_exchange(0, thread, order.0, order.1) {
+            Ok(_) => return true,
+            Err(owner) if owner == thread => {
+                WITHIN.fetch_add(1, Ordering::Relaxed);
+                return false;
+            }
+            Err(owner) => task::futex_wait(&FORKING, owner, start::LOOK),
+        }
+    }
+}
+
+/// The fork is over, in the parent.
+pub fn after_fork_in_parent() {
+    if FORKING.load(Ordering::Acquire) != task::id() as u32 {
+        return;
+    }
+    if WITHIN.load(Ordering::Relaxed) > 0 {
+        WITHIN.fetch_sub(1, Ordering::Relaxed);
+        return;
+    }
+    if READY.swap(false, Ordering::AcqRel) {
+        presence::note_fork();
+        // Fails only where it succeeded before.
+        let _ = memory::bequeath(false);
+    }
+    REST.end();
+    task::futex_wake(REST.word());
+    start::look_again();
+    FORKING.store(0, Ordering::Release);
+    task::futex_wake(&FORKING);
+}
+
+/// The fork is over, in the child: makes it a managed process, if it can be.
+pub fn after_fork_in_child() {
+    if !start::has_parent() {
+        return;
+    }
+    let ready = READY.swap(false, Ordering::AcqRel);
+    let whole = REST.was_whole();
+    EXPECTED.store(false, Ordering::Relaxed);
+    WITHIN.store(0, Ordering::Relaxed);
+    FORKING.store(0, Ordering::Release);
+    REST.forget();
+    // SAFETY: this is the only task of the process.
+    unsafe { NURSERY.forget() };
+    if memory::inherit().is_err() || !ready {
+        start::be_alone();
+    } else if !whole {
+        refuse();
+    } else {
+        presence::note_fork();
+        start::start_in_child();
+    }
+}
+
+/// Has the parent's server bring everything, and gives back what was inherited. Nobody of ours is in
+/// this process, unless it is the caller.
+pub(crate) fn refuse() {
+    if let Some(pager) = start::pager() {
+        let _ = pager.program.ring(Ring::Refuse);
+    }
+    start::be_alone();
+    // SAFETY: nothing of ours is reached without a pager.
+    unsafe { memory::renounce() };
+}
+
+impl Pager {
+    /// Makes a child's copy of its parent's pager that of process `target`, which is about to run on.
+    ///
+    /// # Errors
+    /// What could not be opened; `ECANCELED` when everything was brought already.
+    pub(crate) fn inherit(&mut self, target: i32) -> Result<()> {
+        self.target.become_like(task::pidfd(target)?)?;
+        self.maps.become_like(octavo_sys::maps::Maps::open()?)?;
+        self.store.arena().inherit()?;
+        let (raw, process) = self.letter(Ring::Come)?.uffd();
+        let uffd = task::borrow_fd(&task::pidfd(process)?, raw)?;
+        let areas: alloc::vec::Vec<_> = self.areas.iter().map(|area| &area.staging).collect();
+        self.program.inherit(Uffd::own(uffd.leak()), &areas)?;
+        self.member = start::join_ledger(self.ledger, target)?;
+        self.counters = &self.member.counters;
+        self.wake_up();
+        let last = self.letter(Ring::Have)?;
+        self.program.silence(&self.areas[0].staging);
+        self.reconcile(&last);
+        Ok(())
+    }
+
+    /// What the parent's server answers to `ring`.
+    fn letter(&self, ring: Ring) -> Result<Letter> {
+        let letter = Letter::read(self.program.ring(ring));
+        match letter.what() {
+            Letter::YOURS => Ok(letter),
+            Letter::FILLED => Err(Errno::ECANCELED),
+            _ => self.die("the pager of the parent was lost before this child had its own"),
+        }
+    }
+
+    /// What was the server's alone, who may have been anywhere.
+    fn wake_up(&mut self) {
+        self.gate = Gate::new();
+        self.bell = Bell::default();
+        self.placement = Placement::new();
+        let regions = core::mem::replace(self.regions.get_mut(), Regions::new(0));
+        self.regions = Mutex::new(regions);
+        self.changes = Mutex::new(crate::changes::Changes::new());
+    }
+
+    /// Forgets what the child does not have: what it discarded since the fork, what children get as
+    /// zeros, and what they do not get at all.
+    fn reconcile(&mut self, letter: &Letter) {
+        for span in letter.gone() {
+            self.forget_span(&span);
+        }
+        let (mut at, mut may_be_wiped) = (0, false);
+        while let Some(region) = self.region_from(at) {
+            let mapping = match self.maps.any_from(region.start) {
+                Ok(mapping) => mapping.map_or(region.end..region.end, |mapping| mapping.span),
+                Err(_) => self.die("the mappings of a forked child could not be listed"),
+            };
+            let start = mapping.start.clamp(region.start, region.end);
+            let end = mapping.end.clamp(start, region.end);
+            if start > region.start {
+                self.lose_region(region.start..start);
+            }
+            if start < end && !self.program.has(start) {
+                self.lose_region(start..end);
+            }
+            may_be_wiped |= self.settle_region(start..end);
+            at = end.max(start + 1);
+        }
+        if may_be_wiped && maps::wiped_on_fork(|span| self.forget_span(&span)).is_err() {
+            self.die("the ranges that a forked child gets as zeros could not be listed");
+        }
+    }
+
+    /// Nobody is in the middle of a discard here. Whether pages of `span` are stored and none is present:
+    /// then the child may have got it as zeros. The list of ranges that tells takes the kernel long.
+    fn settle_region(&self, span: Span) -> bool {
+        let mut stored = false;
+        self.table.for_each(span.clone(), |_, cell| match cell.load().place() {
+            Place::Leaving => drop(cell.replace(Word::FRESH)),
+            Place::Stored(_) | Place::Parked(_) => stored = true,
+            Place::Fresh | Place::Kept(_) => {}
+        });
+        stored && self.program.first_present(span).is_none()
+    }
+
+    fn region_from(&self, address: usize) -> Option<Span> {
+        self.regions.lock().at_or_after(address)
+    }
+
+    fn lose_region(&self, span: Span) {
+        self.forget_span(&span);
+        self.regions.lock().remove(span);
+    }
+}
