@@ -114,7 +114,8 @@ pub fn after_fork_in_child() {
     REST.forget();
     // SAFETY: this is the only task of the process.
     unsafe { NURSERY.forget() };
-    if memory::inherit().is_err() || !ready {
+    // A child of a small parent most often execs at once, and is managed from then on.
+    if memory::inherit().is_err() || !ready || start::pager().is_none() {
         start::be_alone();
     } else if !whole {
         refuse();

@@ -125,9 +125,7 @@ pub(crate) fn start_in_child() {
     CONTROL.ended.store(0, Ordering::Relaxed);
     // The thread has another id than its block was pinned for.
     pin_thread();
-    // Where nothing is registered so far, nobody needs to wait.
-    let wait = || if pager().is_some() { wait_for_helper() } else { Ok(()) };
-    if make_helper().and_then(|()| wait()).is_err() {
+    if make_helper().and_then(|()| wait_for_helper()).is_err() {
         heir::refuse();
     }
 }
