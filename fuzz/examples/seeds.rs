@@ -4,10 +4,10 @@
 //!     cargo run --manifest-path fuzz/Cargo.toml --no-default-features --example seeds
 
 use flate2::{Compress, Compression, FlushCompress};
-use octavo_codec::deflate::{Deflate, GENERAL, Level, TableSet};
+use octavo_codec::deflate::{Deflate, GENERAL, GENERAL_IDS, Level, TableSet};
 use octavo_codec::{Codec, Workspace};
 use octavo_page::config::{RunConfig, Text};
-use octavo_page::{ByteSize, PAGE_SIZE, Unit};
+use octavo_page::{ByteSize, ChainLength, PAGE_SIZE, Unit};
 use std::fs;
 use std::io::Result;
 use std::path::Path;
@@ -40,7 +40,7 @@ fn of_page(corpus: &Path, n: usize, page: &[u8]) -> Result<()> {
     seed(corpus, "inflate", 10 * n + 2, &[&room, &by_zlib(&page[..100], 9)])?;
     let listed = [2, n as u8, 0, 2, n as u8 / 2, 1, 2, 0];
     seed(corpus, "inflate", 10 * n + 3, &[&[0, 0xff], &listed, &page[..40]])?;
-    let tables = TableSet::new(32768, &GENERAL).expect("the tables that ship");
+    let tables = TableSet::new(GENERAL_IDS, 32768, &GENERAL).expect("the tables that ship");
     let mut body = vec![0; 2 * PAGE_SIZE];
     let made = Deflate::new().canned(Level::L1, &tables, page, &mut body);
     let (size, table) = made.expect("room enough");
@@ -78,6 +78,7 @@ fn words(corpus: &Path) -> Result<()> {
         strict: false,
         codec: text,
         unit: Some(Unit::K16),
+        chain: Some(ChainLength::MAX),
     };
     let mut word = String::new();
     config.encode(&mut word).expect("a String takes everything");

@@ -7,7 +7,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use octavo_codec::deflate::{
-    Deflate, GENERAL, Histogram, InflateError, Level, Table, TableSet, train,
+    Deflate, GENERAL, GENERAL_IDS, Histogram, InflateError, Level, Table, TableSet, train,
 };
 use octavo_fuzz::{Guarded, Input, by_zlib, with_header};
 
@@ -75,7 +75,7 @@ fn body(table: &Table, body: &[u8]) {
 
 /// The bytes as a unit.
 fn unit(table: &Table, unit: &[u8]) {
-    let tables = TableSet::new(table.window(), &[*table.lengths()]).expect("a table");
+    let tables = TableSet::new(GENERAL_IDS, table.window(), &[*table.lengths()]).expect("a table");
     let mut bytes = Guarded::new(unit.len() * 2 + 100);
     let made = Deflate::new().canned(Level::L1, &tables, unit, bytes.room());
     let (size, table) = made.expect("a codeword has 15 bits at most");

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use octavo_codec::deflate::{Deflate, GENERAL, Inflate, Inflated, Level, TableSet};
+use octavo_codec::deflate::{Deflate, GENERAL, GENERAL_IDS, Inflate, Inflated, Level, TableSet};
 use octavo_codec::{Codec, DeflateMode, DoesNotFit, Parts, Workspace};
 use octavo_fuzz::{Guarded, Input, by_zlib, with_header};
 use octavo_page::Unit;
@@ -21,7 +21,7 @@ struct Coders {
 thread_local!(static CODERS: RefCell<Coders> = RefCell::new(Coders {
     deflate: Deflate::new(),
     inflate: Inflate::new(),
-    tables: TableSet::new(32768, &GENERAL).expect("the tables that ship"),
+    tables: TableSet::new(GENERAL_IDS, 32768, &GENERAL).expect("the tables that ship"),
     workspace: Workspace::new(&Codec::all().collect::<Vec<_>>()),
 }));
 

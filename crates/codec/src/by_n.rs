@@ -37,7 +37,11 @@ pub fn compress(
     Ok(end)
 }
 
-/// Decompresses each of the `n` parts of `bytes` with `one`, into the whole of `out`.
+/// A part's bytes, and where what they give goes.
+pub type Part<'a> = (&'a [u8], &'a mut [u8]);
+
+/// Decompresses the `n` parts of `bytes` into the whole of `out`: hands them to `some` one by one,
+/// or, where there are more, two by two.
 ///
 /// # Panics
 /// When `out` cannot be cut into `n` equal parts.
@@ -45,22 +49,28 @@ pub fn decompress(
     n: usize,
     bytes: &[u8],
     out: &mut [u8],
-    mut one: impl FnMut(&[u8], &mut [u8]) -> Result<(), Corrupt>,
+    mut some: impl FnMut(Part<'_>, Option<Part<'_>>) -> Result<(), Corrupt>,
 ) -> Result<(), Corrupt> {
     assert_parts(n, out.len());
-    let word = |i: usize| {
+    let word = |i: usize| -> Result<usize, Corrupt> {
         let word = bytes.get(4 * i..).and_then(<[u8]>::first_chunk).ok_or(Corrupt)?;
         Ok(u32::from_le_bytes(*word) as usize)
     };
     if word(0)? != n {
         return Err(Corrupt);
     }
-    let mut start = 4 * n;
+    let start = |i: usize| match i {
+        0 => Ok(4 * n),
+        _ if i == n => Ok(bytes.len()),
+        _ => word(i),
+    };
     let part_bytes = out.len() / n;
-    for (i, part) in out.chunks_exact_mut(part_bytes).enumerate() {
-        let end = if i + 1 < n { word(i + 1)? } else { bytes.len() };
-        one(bytes.get(start..end).ok_or(Corrupt)?, part)?;
-        start = end;
+    let part = |(i, out)| -> Result<Part<'_>, Corrupt> {
+        Ok((bytes.get(start(i)?..start(i + 1)?).ok_or(Corrupt)?, out))
+    };
+    let mut parts = out.chunks_exact_mut(part_bytes).enumerate().map(part);
+    while let Some(part) = parts.next() {
+        some(part?, parts.next().transpose()?)?;
     }
     Ok(())
 }
@@ -82,11 +92,13 @@ mod tests {
         Ok(part.len())
     }
 
-    fn kept(bytes: &[u8], part: &mut [u8]) -> Result<(), Corrupt> {
-        if bytes.len() != part.len() {
-            return Err(Corrupt);
+    fn kept(one: Part<'_>, other: Option<Part<'_>>) -> Result<(), Corrupt> {
+        for (bytes, part) in [one].into_iter().chain(other) {
+            if bytes.len() != part.len() {
+                return Err(Corrupt);
+            }
+            part.copy_from_slice(bytes);
         }
-        part.copy_from_slice(bytes);
         Ok(())
     }
 

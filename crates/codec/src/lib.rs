@@ -27,6 +27,7 @@ extern crate alloc;
 extern crate std;
 
 mod by_n;
+mod cpu;
 pub mod deflate;
 mod lz4;
 mod memory;

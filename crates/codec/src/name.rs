@@ -31,10 +31,18 @@ pub enum DeflateMode {
     Dynamic,
     /// From the tables that ship with this crate, `deflate-canned:LEVEL:general`.
     CannedGeneral,
+    /// From tables learnt from the program's own units, `deflate-canned:LEVEL`.
+    Canned,
 }
 
 impl DeflateMode {
-    const ALL: [Self; 3] = [Self::Fixed, Self::Dynamic, Self::CannedGeneral];
+    /// Whether units begin with the id of a table.
+    #[must_use]
+    pub const fn is_canned(self) -> bool {
+        matches!(self, Self::Canned | Self::CannedGeneral)
+    }
+
+    const ALL: [Self; 4] = [Self::Fixed, Self::Dynamic, Self::CannedGeneral, Self::Canned];
 }
 
 /// Into how many equal parts a unit is cut, each compressed for itself: see the table in
@@ -109,7 +117,7 @@ impl CodecId {
 const ID_LZ4: u8 = 1;
 /// Ids of the zstd levels are this plus the level: 9 to 25.
 const ID_ZSTD: i16 = 16;
-/// Ids of deflate are this plus the place in the order of mode, level, parts: 64 to 135.
+/// Ids of deflate are this plus the place in the order of mode, level, parts: 64 to 159.
 const ID_DEFLATE: u8 = 64;
 
 impl Codec {
@@ -135,7 +143,7 @@ impl Codec {
                 Some(level) => Some(Self::Zstd(level)),
                 None => None,
             },
-            ID_DEFLATE..136 => {
+            ID_DEFLATE..160 => {
                 let place = (id.0 - ID_DEFLATE) as usize;
                 Some(Self::Deflate {
                     mode: DeflateMode::ALL[place / 24],
@@ -167,6 +175,7 @@ impl fmt::Display for Codec {
                     DeflateMode::Fixed => write!(f, "deflate-fixed:{level}")?,
                     DeflateMode::Dynamic => write!(f, "deflate-dynamic:{level}")?,
                     DeflateMode::CannedGeneral => write!(f, "deflate-canned:{level}:general")?,
+                    DeflateMode::Canned => write!(f, "deflate-canned:{level}")?,
                 }
                 parts.count().map_or(Ok(()), |n| write!(f, ":by_{n}"))
             }
@@ -189,12 +198,12 @@ impl fmt::Display for ParseCodecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Family => {
-                "no such codec; use lz4, zstd:LEVEL, deflate-fixed:LEVEL, deflate-dynamic:LEVEL \
-                 or deflate-canned:LEVEL:general, as in zstd:1"
+                "no such codec; use lz4, zstd:LEVEL, deflate-fixed:LEVEL, deflate-dynamic:LEVEL, \
+                 deflate-canned:LEVEL or deflate-canned:LEVEL:general, as in zstd:1"
             }
             Self::ZstdLevel => "a level of zstd is -7 to -1 or 1 to 9, as in zstd:-1",
             Self::Deflate => {
-                "a level of deflate is 1, 6 or 9; canned wants :general behind it; :by_N may end \
+                "a level of deflate is 1, 6 or 9; behind it canned may have :general; :by_N may end \
                  the name, N a power of two to 64; as in deflate-canned:1:general:by_4"
             }
         })
@@ -220,22 +229,21 @@ impl FromStr for Codec {
             }
             ("deflate-fixed", _) => parse_deflate(DeflateMode::Fixed, rest),
             ("deflate-dynamic", _) => parse_deflate(DeflateMode::Dynamic, rest),
-            ("deflate-canned", _) => parse_deflate(DeflateMode::CannedGeneral, rest),
+            ("deflate-canned", _) => parse_deflate(DeflateMode::Canned, rest),
             _ => Err(ParseCodecError::Family),
         }
     }
 }
 
-/// Reads what comes after the family of a deflate codec: `LEVEL`, 1 when left out, `general` for
-/// canned, `by_N` where the unit is cut.
+/// Reads what comes after the family of a deflate codec: `LEVEL`, 1 when left out, `general` where
+/// canned has the tables that ship, `by_N` where the unit is cut.
 fn parse_deflate(mode: DeflateMode, rest: Option<&str>) -> Result<Codec, ParseCodecError> {
     let mut words = rest.into_iter().flat_map(|rest| rest.split(':')).peekable();
     let level_of =
         |word: &str| Level::ALL.into_iter().find(|l| level_is_written(word, l.get() as i8));
     let level = words.next_if(|word| level_of(word).is_some()).and_then(level_of);
-    if mode == DeflateMode::CannedGeneral && words.next() != Some("general") {
-        return Err(ParseCodecError::Deflate);
-    }
+    let general = mode == DeflateMode::Canned && words.next_if_eq(&"general").is_some();
+    let mode = if general { DeflateMode::CannedGeneral } else { mode };
     let parts = match words.next() {
         None => Parts::WHOLE,
         Some(word) => Parts::all()
@@ -273,7 +281,7 @@ mod tests {
     #[test]
     fn names_and_ids_read_back() {
         let all: Vec<Codec> = Codec::all().collect();
-        assert_eq!(all.len(), 1 + 16 + 3 * 3 * 8);
+        assert_eq!(all.len(), 1 + 16 + 4 * 3 * 8);
         for codec in all {
             assert_eq!(codec.to_string().parse(), Ok(codec));
             assert_eq!(Codec::from_id(codec.id()), Some(codec));
@@ -293,8 +301,8 @@ mod tests {
             "deflate-fixed:",
             "deflate-fixed:2",
             "deflate-dynamic:1:general",
-            "deflate-canned",
-            "deflate-canned:1",
+            "deflate-canned:",
+            "deflate-canned:general:1",
             "deflate-canned:1:general:by_3",
             "deflate-canned:1:general:by_128",
             "deflate-canned:1:general:by_4:by_4",
@@ -310,6 +318,7 @@ mod tests {
         for (short, long) in [
             ("deflate-fixed", "deflate-fixed:1"),
             ("deflate-dynamic:by_8", "deflate-dynamic:1:by_8"),
+            ("deflate-canned", "deflate-canned:1"),
             ("deflate-canned:general", "deflate-canned:1:general"),
         ] {
             assert_eq!(short.parse::<Codec>().map(|c| c.to_string()), Ok(long.to_string()));

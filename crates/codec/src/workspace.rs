@@ -1,8 +1,12 @@
 //! The memory of encoders and decoders, made once for a thread.
 
-use crate::deflate::{Deflate, GENERAL, Inflate, Level, TableSet};
-use crate::{Codec, Corrupt, DeflateMode, DoesNotFit, MAX_UNIT, ZstdLevel, by_n, lz4, zstd};
+use crate::by_n::{self, Part};
+use crate::deflate::{
+    Deflate, GENERAL, GENERAL_IDS, Inflate, Level, MAX_DISTANCE, Table, TableSet,
+};
+use crate::{Codec, Corrupt, DeflateMode, DoesNotFit, MAX_UNIT, ZstdLevel, lz4, zstd};
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::fmt;
 
 /// Encoders and decoders for the codecs a thread will use. Everything it needs is taken when it is
@@ -18,16 +22,25 @@ struct OurDeflate {
     deflate: Deflate,
     inflate: Inflate,
     /// If a codec asked for is canned.
-    tables: Option<TableSet>,
+    general: Option<TableSet>,
+    /// Once they are learnt; until then canned units have the general ones.
+    learnt: Option<Arc<TableSet>>,
 }
 
 impl OurDeflate {
     fn new(canned: bool) -> Self {
-        let tables = || TableSet::new(32768, &GENERAL).expect("the tables that ship are tables");
-        Self { deflate: Deflate::new(), inflate: Inflate::new(), tables: canned.then(tables) }
+        let general = || {
+            let (first, window) = (GENERAL_IDS, MAX_DISTANCE);
+            TableSet::new(first, window, &GENERAL).expect("the tables that ship are tables")
+        };
+        Self {
+            deflate: Deflate::new(),
+            inflate: Inflate::new(),
+            general: canned.then(general),
+            learnt: None,
+        }
     }
 
-    /// A canned unit begins with the id of its table, in one byte.
     fn compress(
         &mut self,
         mode: DeflateMode,
@@ -35,17 +48,14 @@ impl OurDeflate {
         unit: &[u8],
         out: &mut [u8],
     ) -> Result<usize, DoesNotFit> {
-        match mode {
-            DeflateMode::Fixed => self.deflate.fixed(level, unit, out),
-            DeflateMode::Dynamic => self.deflate.dynamic(level, unit, out),
-            DeflateMode::CannedGeneral => {
-                let tables = self.tables.as_ref().expect("a workspace made for canned");
-                let (id, body) = out.split_first_mut().ok_or(DoesNotFit)?;
-                let (size, table) = self.deflate.canned(level, tables, unit, body)?;
-                *id = table.id();
-                Ok(1 + size)
-            }
-        }
+        let tables = match mode {
+            DeflateMode::Fixed => return self.deflate.fixed(level, unit, out),
+            DeflateMode::Dynamic => return self.deflate.dynamic(level, unit, out),
+            DeflateMode::CannedGeneral => None,
+            DeflateMode::Canned => self.learnt.as_deref(),
+        };
+        let tables = tables.or(self.general.as_ref()).expect("a workspace made for canned");
+        tables.compress(&mut self.deflate, level, unit, out)
     }
 
     fn decompress(
@@ -54,15 +64,39 @@ impl OurDeflate {
         bytes: &[u8],
         out: &mut [u8],
     ) -> Result<(), Corrupt> {
-        if mode == DeflateMode::CannedGeneral {
-            let (id, body) = bytes.split_first().ok_or(Corrupt)?;
-            let tables = self.tables.as_ref().expect("a workspace made for canned");
-            let table = tables.get(*id).ok_or(Corrupt)?;
+        if mode.is_canned() {
+            let (table, body) = self.table(bytes)?;
             return table.decompress(body, out).map_err(|_| Corrupt);
         }
         let inflated = self.inflate.inflate(bytes, out).map_err(|_| Corrupt)?;
         let whole = inflated.consumed == bytes.len() && inflated.written == out.len();
         if whole { Ok(()) } else { Err(Corrupt) }
+    }
+
+    /// A part of a unit, and the one after it if there is one.
+    fn decompress_parts(
+        &mut self,
+        mode: DeflateMode,
+        (bytes, out): Part<'_>,
+        other: Option<Part<'_>>,
+    ) -> Result<(), Corrupt> {
+        let Some((other_bytes, other_out)) = other else {
+            return self.decompress(mode, bytes, out);
+        };
+        if mode.is_canned() {
+            let (a, b) = (self.table(bytes)?, self.table(other_bytes)?);
+            let bodies = [(a.0, a.1, out), (b.0, b.1, other_out)];
+            return Table::decompress_two(bodies).map_err(|_| Corrupt);
+        }
+        self.decompress(mode, bytes, out)?;
+        self.decompress(mode, other_bytes, other_out)
+    }
+
+    /// The table of a canned unit, told by the id that it begins with, and the body.
+    fn table<'a>(&'a self, bytes: &'a [u8]) -> Result<(&'a Table, &'a [u8]), Corrupt> {
+        let (id, body) = bytes.split_first().ok_or(Corrupt)?;
+        let sets = self.learnt.as_deref().into_iter().chain(&self.general);
+        Ok(({ sets }.find_map(|set| set.get(*id)).ok_or(Corrupt)?, body))
     }
 }
 
@@ -78,9 +112,8 @@ impl Workspace {
             })
         };
         let deflate = |codec: &&Codec| matches!(codec, Codec::Deflate { .. });
-        let canned = |codec: &Codec| {
-            matches!(codec, Codec::Deflate { mode: DeflateMode::CannedGeneral, .. })
-        };
+        let canned =
+            |codec: &Codec| matches!(codec, Codec::Deflate { mode, .. } if mode.is_canned());
         let zstd: Option<(ZstdLevel, ZstdLevel)> = levels().min().zip(levels().max());
         Self {
             lz4: codecs.contains(&Codec::Lz4).then(lz4::Encoder::new),
@@ -90,6 +123,17 @@ impl Workspace {
                 .find(deflate)
                 .map(|_| Box::new(OurDeflate::new(codecs.iter().any(canned)))),
         }
+    }
+
+    /// From now on canned units get one of these tables, and are read by them or by the general
+    /// ones. The bytes begin with the table's id: whoever keeps units that were made with other
+    /// learnt tables keeps those tables, and sets them again to read them.
+    ///
+    /// # Panics
+    /// When the workspace was not made for a canned codec.
+    pub fn set_learnt(&mut self, tables: Arc<TableSet>) {
+        let deflate = self.deflate.as_mut().filter(|deflate| deflate.general.is_some());
+        deflate.expect("a workspace made for canned").learnt = Some(tables);
     }
 
     /// Compresses `unit` into the front of `out` and returns how many bytes it took. What lies in
@@ -155,8 +199,8 @@ impl Workspace {
                 let deflate = self.deflate.as_mut().expect("a workspace made for deflate");
                 match parts.count() {
                     None => deflate.decompress(mode, bytes, out),
-                    Some(n) => by_n::decompress(n, bytes, out, |bytes, part| {
-                        deflate.decompress(mode, bytes, part)
+                    Some(n) => by_n::decompress(n, bytes, out, |part, other| {
+                        deflate.decompress_parts(mode, part, other)
                     }),
                 }
             }

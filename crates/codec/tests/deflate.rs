@@ -3,8 +3,8 @@
 
 use flate2::{Decompress, FlushDecompress, Status};
 use octavo_codec::deflate::{
-    BadTable, Deflate, GENERAL, Histogram, Inflate, InflateError, Inflated, Lengths, Level, Table,
-    TableSet, train,
+    BadTable, Deflate, GENERAL, GENERAL_IDS, Histogram, Inflate, InflateError, Inflated, Lengths,
+    Level, Table, TableSet, train,
 };
 use octavo_codec::{DoesNotFit, MAX_UNIT};
 use proptest::prelude::*;
@@ -151,8 +151,8 @@ fn canned_pages() {
     let mut deflate = Deflate::new();
     for window in [4096, 32768] {
         let lengths = general_tables(window);
-        let tables = TableSet::new(window, &lengths).expect("tables");
-        let one = TableSet::new(window, &lengths[..1]).expect("a table");
+        let tables = TableSet::new(GENERAL_IDS, window, &lengths).expect("tables");
+        let one = TableSet::new(GENERAL_IDS, window, &lengths[..1]).expect("a table");
         for program in ["gcc", "python", "redis", "rustc", "sqlite"] {
             let path = format!("{}/../../testdata/{program}.pages", env!("CARGO_MANIFEST_DIR"));
             let pages = std::fs::read(path).expect("the sample pages that ship with the source");
@@ -171,7 +171,9 @@ fn canned_pages() {
 #[test]
 fn a_table_survives_its_header() {
     for window in [4096, 8192, 16384, 32768] {
-        for table in TableSet::new(window, &general_tables(window)).expect("tables").tables() {
+        for table in
+            TableSet::new(GENERAL_IDS, window, &general_tables(window)).expect("tables").tables()
+        {
             let mut header = [0; 300];
             table.header(&mut header).expect("room enough");
             let again = Table::from_header(table.id(), window, &header).expect("its own header");
@@ -240,7 +242,7 @@ proptest! {
         unit.truncate(MAX_UNIT);
         Coders::new().round_trips(&unit);
         for window in [4096, 32768] {
-            let tables = TableSet::new(window, &general_tables(window)).expect("tables");
+            let tables = TableSet::new(GENERAL_IDS, window, &general_tables(window)).expect("tables");
             canned_round_trip(&mut Deflate::new(), &tables, &unit);
         }
     }
@@ -256,7 +258,7 @@ proptest! {
         damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
         arbitrary in proptest::collection::vec(any::<u8>(), 0..200),
     ) {
-        let tables = TableSet::new(32768, &GENERAL).expect("tables");
+        let tables = TableSet::new(GENERAL_IDS, 32768, &GENERAL).expect("tables");
         let mut body = vec![0; unit.len() * 2 + 100];
         let (size, table) =
             Deflate::new().canned(Level::L1, &tables, &unit, &mut body).expect("room enough");

@@ -81,13 +81,13 @@ fn store_at_end(out: &mut [u8], at: usize, bits: u64, n: usize) -> Result<(), Do
 /// of them was taken, so that the hot path need not ask at every step.
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
-    input: &'a [u8],
+    pub(super) input: &'a [u8],
     /// The next byte to load. Past the end it counts the zero bytes made up.
-    at: usize,
+    pub(super) at: usize,
     /// Loaded and not yet taken: at least `count` bits. Higher bits are either zero or what the
     /// next load will put there anyway.
-    bits: u64,
-    count: u32,
+    pub(super) bits: u64,
+    pub(super) count: u32,
 }
 
 impl<'a> Reader<'a> {

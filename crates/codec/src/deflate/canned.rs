@@ -12,11 +12,12 @@
 //!
 //! A table must have a codeword for everything that can occur, so that it takes any unit.
 
-use super::bits::{Reader, Writer};
-use super::encode::{Chooser, Codes, Header, Histogram, LAST_DYNAMIC, Lengths};
+use super::bits::Reader;
+use super::encode::{Chooser, Codes, Deflate, Histogram, Lengths};
 use super::huffman;
-use super::inflate::{Inflate, InflateError, Tables, body};
-use super::symbols::{DISTANCE_CLASSES, DISTANCES, LITLENS};
+use super::inflate::{Block, Inflate, InflateError, Tables, side_by_side};
+use super::matcher::{Level, Sequence};
+use super::symbols::{DISTANCE_CLASSES, DISTANCES, LITLENS, MAX_DISTANCE};
 use crate::DoesNotFit;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -56,13 +57,16 @@ impl fmt::Display for BadTable {
 
 impl core::error::Error for BadTable {}
 
+/// Entries of the table in which literals and lengths are looked up.
+const LOOK_UP: usize = 4096;
+
 /// The code of canned blocks, prepared for encoding and decoding. About 22 KiB.
 pub struct Table {
     id: u8,
     window: usize,
     lengths: Lengths,
     codes: Codes,
-    tables: Tables<4096>,
+    tables: Tables<LOOK_UP>,
 }
 
 impl fmt::Debug for Table {
@@ -103,7 +107,7 @@ impl Table {
         }
         let mut tables = Tables::new();
         tables.build(&lengths.litlen, &lengths.distance).map_err(|_| BadTable::Code)?;
-        tables.pair_literals();
+        tables.pair();
         let codes = Codes::new(&lengths.litlen, &lengths.distance);
         Ok(Self { id, window, lengths: *lengths, codes, tables })
     }
@@ -146,12 +150,7 @@ impl Table {
     /// # Errors
     /// [`DoesNotFit`] when `out` is too short; 300 bytes always suffice.
     pub fn header(&self, out: &mut [u8]) -> Result<usize, DoesNotFit> {
-        let header = Header::new(&self.lengths);
-        let mut writer = Writer::new(out);
-        writer.put_bits(LAST_DYNAMIC, 3);
-        header.write(&mut writer)?;
-        writer.finish()?;
-        Ok(3 + header.cost() as usize)
+        self.lengths.header(out)
     }
 
     /// Decodes a canned body: the whole of `bytes` into the whole of `out`.
@@ -160,20 +159,53 @@ impl Table {
     /// [`InflateError`] when `bytes` is no body of this table that gives exactly `out.len()` bytes
     /// and ends where its input ends.
     pub fn decompress(&self, bytes: &[u8], out: &mut [u8]) -> Result<(), InflateError> {
-        let mut reader = Reader::new(bytes);
-        let result = body(&mut reader, &self.tables, out, 0);
-        match result {
-            _ if reader.overran() => Err(InflateError::InputEnds),
-            Err(error) => Err(error),
-            Ok(written) if written != out.len() => Err(InflateError::OutputShort),
-            Ok(_) if !reader.ended() => Err(InflateError::InputLeft),
-            Ok(_) => Ok(()),
-        }
+        let mut block = self.block(bytes, out);
+        let result = block.run();
+        ended(&block, result)
+    }
+
+    /// Decodes two canned bodies, each of its table, in turns: on one thread that takes less time
+    /// than one after the other.
+    ///
+    /// # Errors
+    /// As [`Table::decompress`]; of the first body, if both are wrong.
+    pub fn decompress_two(bodies: [(&Self, &[u8], &mut [u8]); 2]) -> Result<(), InflateError> {
+        let [mut a, mut b] = bodies.map(|(table, bytes, out)| table.block(bytes, out));
+        let results = side_by_side(&mut a, &mut b);
+        ended(&a, results.0)?;
+        ended(&b, results.1)
+    }
+
+    #[inline(always)]
+    fn block<'a>(&'a self, bytes: &'a [u8], out: &'a mut [u8]) -> Block<'a, 'a, LOOK_UP> {
+        Block::new(Reader::new(bytes), &self.tables, out, 0)
     }
 }
 
-/// Tables to choose from for each unit: one to four, with the ids 0, 1, 2, 3 and one window.
+/// What became of a block that should have been all of its input and its output.
+#[inline(always)]
+fn ended(
+    block: &Block<'_, '_, LOOK_UP>,
+    result: Result<(), InflateError>,
+) -> Result<(), InflateError> {
+    match result {
+        _ if block.reader.overran() => Err(InflateError::InputEnds),
+        Err(error) => Err(error),
+        Ok(()) if block.room() != 0 => Err(InflateError::OutputShort),
+        Ok(()) if !block.reader.ended() => Err(InflateError::InputLeft),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// The id of the first general table.
+pub const GENERAL_IDS: u8 = 0;
+/// The id of the first table that was learnt.
+pub const LEARNT_IDS: u8 = 16;
+
+/// Tables to choose from for each unit: one to eight, with ids that follow each other and one
+/// window.
 pub struct TableSet {
+    first: u8,
     tables: Box<[Table]>,
     chooser: Chooser,
 }
@@ -186,25 +218,72 @@ impl fmt::Debug for TableSet {
 
 impl TableSet {
     /// The most tables in a set.
-    pub const MAX: usize = 4;
+    pub const MAX: usize = 8;
 
-    /// A set of tables for matches at most `window` bytes back; a table's id is its place.
+    /// A set of tables with the ids `first` and on, for matches at most `window` bytes back.
     ///
     /// # Errors
     /// [`BadTable`] when one of them is none.
     ///
     /// # Panics
     /// When there are no tables, or more than [`TableSet::MAX`].
-    pub fn new(window: usize, lengths: &[Lengths]) -> Result<Self, BadTable> {
+    pub fn new(first: u8, window: usize, lengths: &[Lengths]) -> Result<Self, BadTable> {
         let chooser = Chooser::new(&lengths.iter().collect::<Vec<_>>());
-        let tables = (0..).zip(lengths).map(|(id, l)| Table::new(id, window, l));
-        Ok(Self { tables: tables.collect::<Result<_, _>>()?, chooser })
+        let tables = (first..).zip(lengths).map(|(id, l)| Table::new(id, window, l));
+        Ok(Self { first, tables: tables.collect::<Result<_, _>>()?, chooser })
     }
 
-    /// The table with this id, if there is one.
+    /// At most `most` tables that suit these samples of a program's units of `unit_bytes` bytes,
+    /// at this level. Allocates and takes some times as long as compressing the samples.
+    ///
+    /// # Panics
+    /// When `most` is 0 or more than [`TableSet::MAX`], or a sample is longer than
+    /// [`MAX_UNIT`](crate::MAX_UNIT).
+    #[must_use]
+    pub fn learn<'a>(
+        level: Level,
+        unit_bytes: usize,
+        most: usize,
+        samples: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Self {
+        // No match reaches further back than the unit, so no farther distance needs a codeword.
+        let window = unit_bytes.next_power_of_two().clamp(4096, MAX_DISTANCE);
+        let mut deflate = Deflate::new();
+        let count = |sample| {
+            let mut histogram = Histogram::new();
+            deflate.count(level, sample, &mut histogram);
+            histogram
+        };
+        let counted: Vec<Histogram> = samples.into_iter().map(count).collect();
+        let lengths = train(&counted, most.min(counted.len().max(1)), window);
+        Self::new(LEARNT_IDS, window, &lengths).expect("what is trained is a table")
+    }
+
+    /// Compresses `unit` to the id of a table and a canned body at the front of `out`, and returns
+    /// their length in bytes.
+    ///
+    /// # Errors
+    /// [`DoesNotFit`] when `out` is too short.
+    ///
+    /// # Panics
+    /// When the unit is longer than [`MAX_UNIT`](crate::MAX_UNIT).
+    pub fn compress(
+        &self,
+        deflate: &mut Deflate,
+        level: Level,
+        unit: &[u8],
+        out: &mut [u8],
+    ) -> Result<usize, DoesNotFit> {
+        let (id, body) = out.split_first_mut().ok_or(DoesNotFit)?;
+        let (size, table) = deflate.canned(level, self, unit, body)?;
+        *id = table.id();
+        Ok(1 + size)
+    }
+
+    /// The table with this id, if it is one of these.
     #[must_use]
     pub fn get(&self, id: u8) -> Option<&Table> {
-        self.tables.get(usize::from(id))
+        self.tables.get(usize::from(id.checked_sub(self.first)?))
     }
 
     /// The tables in order of id.
@@ -217,8 +296,13 @@ impl TableSet {
         self.tables[0].window
     }
 
-    pub(super) fn chooser(&self) -> &Chooser {
-        &self.chooser
+    /// The table that probably makes `unit`, which begins with `sequences`, shortest.
+    #[inline(always)]
+    pub(super) fn choose(&self, unit: &[u8], sequences: &[Sequence]) -> &Table {
+        match &self.tables[..] {
+            [table] => table,
+            tables => &tables[self.chooser.choose(unit, sequences)],
+        }
     }
 }
 
@@ -267,4 +351,95 @@ fn total<'a>(units: impl Iterator<Item = &'a Histogram>, window: usize) -> Histo
         *out = if usize::from(class.base) <= window { scaled(n) } else { 0 };
     }
     total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::general::GENERAL;
+    use super::super::sprint::anywhere;
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec;
+
+    type Outcome = (Result<(), InflateError>, Vec<u8>);
+
+    /// What `decode` makes of a body, in room for `bytes` bytes.
+    fn outcome(
+        table: &Table,
+        body: &[u8],
+        bytes: usize,
+        decode: impl Fn(&mut Block<'_, '_, LOOK_UP>) -> Result<(), InflateError>,
+    ) -> Outcome {
+        let mut out = vec![0xee; bytes];
+        let mut block = table.block(body, &mut out);
+        let result = decode(&mut block);
+        let (result, written) = (ended(&block, result), block.at);
+        out.truncate(written);
+        (result, out)
+    }
+
+    /// With every check.
+    fn by_steps(block: &mut Block<'_, '_, LOOK_UP>) -> Result<(), InflateError> {
+        while !block.step()? {}
+        Ok(())
+    }
+
+    /// As ever.
+    fn by_all(block: &mut Block<'_, '_, LOOK_UP>) -> Result<(), InflateError> {
+        block.run()
+    }
+
+    /// The fast loop as any processor can run it.
+    fn by_sprints(block: &mut Block<'_, '_, LOOK_UP>) -> Result<(), InflateError> {
+        while anywhere(block) {
+            if block.step()? {
+                return Ok(());
+            }
+        }
+        by_steps(block)
+    }
+
+    proptest! {
+        #[test]
+        fn every_way_of_decoding_gives_the_same(
+            runs in proptest::collection::vec(
+                (proptest::collection::vec(any::<u8>(), 1..30), 1usize..60), 1..40),
+            damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+            room in prop_oneof![Just(0isize), -300isize..300],
+        ) {
+            let mut unit: Vec<u8> = runs.into_iter().flat_map(|(v, n)| v.repeat(n)).collect();
+            unit.truncate(crate::MAX_UNIT);
+            let tables = TableSet::new(GENERAL_IDS, MAX_DISTANCE, &GENERAL).expect("tables");
+            let mut body = vec![0; unit.len() * 2 + 100];
+            let (size, table) =
+                Deflate::new().canned(Level::L1, &tables, &unit, &mut body).expect("room enough");
+            body.truncate(size);
+            for (at, value) in damage {
+                let at = at.index(size);
+                body[at] = value;
+            }
+            let room = unit.len().saturating_add_signed(room);
+            let plain = outcome(table, &body, room, by_steps);
+            prop_assert!(outcome(table, &body, room, by_sprints) == plain);
+            prop_assert!(outcome(table, &body, room, by_all) == plain);
+
+            // Beside another body, in either place.
+            let other = &tables.tables()[0];
+            let mut sound = vec![0; unit.len() * 2 + 100];
+            let one = TableSet::new(GENERAL_IDS, MAX_DISTANCE, &GENERAL[..1]).expect("a table");
+            let (size, _) =
+                Deflate::new().canned(Level::L6, &one, &unit, &mut sound).expect("room enough");
+            let (mut out, mut other_out) = (vec![0xee; room], vec![0; unit.len()]);
+            let both = Table::decompress_two([
+                (table, &body, &mut out), (other, &sound[..size], &mut other_out),
+            ]);
+            prop_assert_eq!(both, plain.0);
+            prop_assert!(other_out == unit);
+            prop_assert!(out[..plain.1.len()] == plain.1);
+            let both = Table::decompress_two([
+                (other, &sound[..size], &mut other_out), (table, &body, &mut out),
+            ]);
+            prop_assert_eq!(both, plain.0);
+        }
+    }
 }

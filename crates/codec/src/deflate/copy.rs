@@ -5,10 +5,10 @@
 //! ```
 //!
 //! The plain way is byte by byte. The fast way writes words, past the end of the match where it is
-//! not a whole number of them, over bytes that are decoded later; it wants 16 bytes of room there.
+//! not a whole number of them, over bytes that are decoded later; it wants 32 bytes of room there.
 
 /// Bytes that may be written behind a match.
-const ROOM: usize = 16;
+const ROOM: usize = 32;
 
 /// Appends to the `at` bytes of `out` the `length` bytes from `distance` back, and returns their
 /// end; `None` when `out` is too short. Repeats itself where it overlaps itself.
@@ -22,21 +22,28 @@ pub fn copy_match(out: &mut [u8], at: usize, length: usize, distance: usize) -> 
         return copy_plain(out, at, length, distance);
     }
     let from = at - distance;
-    if distance >= 8 {
-        // A word never overlaps the one it becomes. The first two without asking for the length:
-        // most matches are no longer. Pairs begin before the end, so they end within the room.
-        copy8(out, from, at);
-        copy8(out, from + 8, at + 8);
-        let mut done = 16;
+    if distance >= 16 {
+        // A piece never overlaps the one it becomes. The first two without asking for the length:
+        // nine of ten matches are no longer. Pairs begin before the end, so they end in the room.
+        let mut done = 0;
+        loop {
+            copy::<16>(out, from + done, at + done);
+            copy::<16>(out, from + done + 16, at + done + 16);
+            done += 32;
+            if done >= length {
+                break;
+            }
+        }
+    } else if distance >= 8 {
+        let mut done = 0;
         while done < length {
-            copy8(out, from + done, at + done);
-            copy8(out, from + done + 8, at + done + 8);
+            copy::<8>(out, from + done, at + done);
+            copy::<8>(out, from + done + 8, at + done + 8);
             done += 16;
         }
     } else {
         // A word full of what repeats, put down at whole numbers of its period.
-        let period = load8(out, from) & (u64::MAX >> (64 - 8 * distance));
-        let word = period.wrapping_mul(REPEAT[distance]);
+        let word = repeated(load8(out, from), distance);
         let step = 8 - 8 % distance;
         store8(out, at, word);
         store8(out, at + step, word);
@@ -60,9 +67,15 @@ fn store8(bytes: &mut [u8], at: usize, word: u64) {
 }
 
 #[inline(always)]
-fn copy8(bytes: &mut [u8], from: usize, to: usize) {
-    let word = load8(bytes, from);
-    store8(bytes, to, word);
+fn copy<const N: usize>(bytes: &mut [u8], from: usize, to: usize) {
+    let piece: [u8; N] = *bytes[from..].first_chunk().expect("room was asked for");
+    *bytes[to..].first_chunk_mut().expect("room was asked for") = piece;
+}
+
+/// The lowest `period` bytes of a word, 1 to 7, again and again.
+#[inline(always)]
+pub fn repeated(word: u64, period: usize) -> u64 {
+    (word & (u64::MAX >> (64 - 8 * period))).wrapping_mul(REPEAT[period & 7])
 }
 
 /// What to multiply the lowest `n` bytes of a word by to fill the word with them, again and again.

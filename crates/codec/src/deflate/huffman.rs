@@ -7,6 +7,7 @@
 //! Decoding looks up the next few bits in a table. A codeword no longer than that fills every
 //! entry that begins with it; a longer one has no entry and is found by walking the code bit by
 //! bit. Such codewords are rare by construction: of 2^-10 and less.
+#![allow(unsafe_code)] // Look-ups without a bounds check, which stands in the way of the next one.
 
 use super::bits::{Codeword, codeword};
 use super::symbols::MAX_BITS;
@@ -50,6 +51,22 @@ pub struct Decoder<const N: usize> {
     /// For the walk: codewords of each length, and symbols in order of codeword.
     count: [u16; MAX_BITS + 1],
     sorted: [u16; 288],
+}
+
+/// The table of a [`Decoder`]. Invariant: `mask` is less than `N`.
+#[derive(Clone, Copy)]
+pub struct LookUp<'a, const N: usize> {
+    table: &'a [u32; N],
+    mask: u64,
+}
+
+impl<const N: usize> LookUp<'_, N> {
+    /// As [`Decoder::look_up`].
+    #[inline(always)]
+    pub fn get(&self, bits: u64) -> u32 {
+        // SAFETY: masked, it is less than `N`.
+        unsafe { *self.table.get_unchecked((bits & self.mask) as usize) }
+    }
 }
 
 /// An entry of a [`Decoder`], made from a symbol by the alphabet: the low byte is free for the
@@ -119,16 +136,16 @@ impl<const N: usize> Decoder<N> {
         }
     }
 
-    /// Replaces entries by what `join` makes of them and of the entry that follows in the stream,
-    /// where the table's bits hold both codewords.
-    pub fn pair(&mut self, join: impl Fn(u32, u32) -> Option<u32>) {
+    /// Replaces entries by what `join` makes of them, of the entry that follows in the stream, and
+    /// of the table's number of bits; it knows whether both codewords fit.
+    pub fn pair(&mut self, join: impl Fn(u32, u32, u32) -> Option<u32>) {
         let bits = self.mask.count_ones();
         // What follows entry `i` is entry `i >> length`, a lower one and not yet replaced.
         for i in (0..=self.mask as usize).rev() {
             let first = self.table[i];
             let second = self.table[i >> (first & 0xff).min(bits)];
-            if first != 0 && second != 0 && (first & 0xff) + (second & 0xff) <= bits {
-                self.table[i] = join(first, second).unwrap_or(first);
+            if first != 0 && second != 0 {
+                self.table[i] = join(first, second, bits).unwrap_or(first);
             }
         }
     }
@@ -137,6 +154,13 @@ impl<const N: usize> Decoder<N> {
     #[inline(always)]
     pub fn look_up(&self, bits: u64) -> u32 {
         self.table[(bits & self.mask) as usize & (N - 1)]
+    }
+
+    /// The table and its mask, where a loop can keep them in registers.
+    #[inline(always)]
+    pub fn look_up_table(&self) -> LookUp<'_, N> {
+        assert!(self.mask < N as u64);
+        LookUp { table: &self.table, mask: self.mask }
     }
 
     /// The symbol of the codeword at the front of `bits`, and its length: bit by bit, for any
@@ -167,14 +191,11 @@ pub fn codewords(lengths: &[u8], out: &mut [Codeword]) {
         next[n + 1] = (next[n] + u32::from(count[n])) << 1;
     }
     for (&length, out) in lengths.iter().zip(out) {
-        *out = if length == 0 {
-            0
-        } else {
-            let word = &mut next[usize::from(length)];
-            let reversed = word.reverse_bits() >> (32 - u32::from(length));
-            *word += 1;
-            codeword(reversed, length.into())
-        };
+        // Those without one are no special case: their codeword has no bits.
+        let word = &mut next[usize::from(length)];
+        let reversed = u64::from(word.reverse_bits()) >> (32 - u32::from(length));
+        *word += 1;
+        *out = codeword(reversed as u32, length.into());
     }
 }
 
@@ -190,15 +211,8 @@ pub fn lengths(frequencies: &[u32], limit: usize, out: &mut [u8]) {
     debug_assert!(frequencies.len() == out.len() && out.len() <= SYMBOLS);
     out.fill(0);
     let mut leaves = [0u32; SYMBOLS];
-    let mut n = 0;
-    for (symbol, &frequency) in frequencies.iter().enumerate() {
-        // Nine bits hold the symbol; a unit has fewer symbols than the other 23 can count.
-        debug_assert!(frequency < 1 << 23);
-        leaves[n] = frequency << 9 | symbol as u32;
-        n += usize::from(frequency != 0);
-    }
-    let leaves = &mut leaves[..n];
-    leaves.sort_unstable();
+    let n = sorted_leaves(frequencies, &mut leaves);
+    let leaves = &leaves[..n];
     let count = match n {
         0 => return,
         1 => {
@@ -217,39 +231,69 @@ pub fn lengths(frequencies: &[u32], limit: usize, out: &mut [u8]) {
     }
 }
 
+/// Writes the symbols that occur in order of frequency and then of symbol, each below its
+/// frequency, and returns how many they are. Most frequencies are small, and are counted out; the
+/// others are sorted.
+fn sorted_leaves(frequencies: &[u32], leaves: &mut [u32; SYMBOLS]) -> usize {
+    const COUNTED: usize = 64;
+    let place = |frequency: u32| (frequency as usize).min(COUNTED - 1);
+    let mut starts = [0u16; COUNTED + 1];
+    for &frequency in frequencies {
+        starts[place(frequency) + 1] += 1;
+    }
+    // Those that do not occur take no room.
+    starts[1] = 0;
+    for i in 1..=COUNTED {
+        starts[i] += starts[i - 1];
+    }
+    let n = usize::from(starts[COUNTED]);
+    let last = usize::from(starts[COUNTED - 1]);
+    for (symbol, &frequency) in frequencies.iter().enumerate() {
+        // Nine bits hold the symbol; a unit has fewer symbols than the other 23 can count.
+        debug_assert!(frequency < 1 << 23);
+        if frequency != 0 {
+            let start = &mut starts[place(frequency)];
+            leaves[usize::from(*start)] = frequency << 9 | symbol as u32;
+            *start += 1;
+        }
+    }
+    leaves[last..n].sort_unstable();
+    n
+}
+
 /// How many of these leaves, sorted by frequency, Huffman's tree has at each depth; depths
 /// beyond 63 are counted at 63.
 fn depths(leaves: &[u32]) -> [u16; 64] {
     // Joins the two lightest of the leaves and of the nodes already made: both are in order of
-    // weight, so the lightest is always at the front of one of the two rows.
+    // weight, so the lightest is always at the front of one of the two rows. Which one cannot be
+    // predicted: no branch. Behind the end of a row all is heavier than anything.
+    const NODES: usize = SYMBOLS + 1;
     let n = leaves.len();
-    let mut weight = [0u32; SYMBOLS];
-    let mut parent = [0u16; SYMBOLS];
-    let mut leaf_parent = [0u16; SYMBOLS];
-    let (mut leaf, mut node) = (0, 0);
+    let mut weight = [u32::MAX; NODES + SYMBOLS];
+    let mut parent = [0u16; NODES + SYMBOLS];
+    for (weight, leaf) in weight.iter_mut().zip(leaves) {
+        *weight = leaf >> 9;
+    }
+    let (mut leaf, mut node) = (0, NODES);
     for made in 0..n - 1 {
         let mut sum = 0;
         for _ in 0..2 {
-            let take_leaf = leaf < n && (node >= made || leaves[leaf] >> 9 <= weight[node]);
-            if take_leaf {
-                sum += leaves[leaf] >> 9;
-                leaf_parent[leaf] = made as u16;
-                leaf += 1;
-            } else {
-                sum += weight[node];
-                parent[node] = made as u16;
-                node += 1;
-            }
+            let is_node = weight[node] < weight[leaf];
+            let lightest = if is_node { node } else { leaf };
+            sum += weight[lightest];
+            parent[lightest] = made as u16;
+            node += usize::from(is_node);
+            leaf += usize::from(!is_node);
         }
-        weight[made] = sum;
+        weight[NODES + made] = sum;
     }
     // The last node is the root; every node lies behind its children.
     let mut depth = [0u8; SYMBOLS];
     for node in (0..n - 2).rev() {
-        depth[node] = (depth[usize::from(parent[node])] + 1).min(62);
+        depth[node] = (depth[usize::from(parent[NODES + node])] + 1).min(62);
     }
     let mut count = [0; 64];
-    for &parent in &leaf_parent[..n] {
+    for &parent in &parent[..n] {
         count[usize::from(depth[usize::from(parent)]) + 1] += 1;
     }
     count

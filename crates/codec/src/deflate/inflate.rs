@@ -9,6 +9,7 @@ use super::bits::Reader;
 use super::copy::copy_match;
 use super::encode::{LAST_DYNAMIC, Lengths};
 use super::huffman::{BadCode, Decoder, Incomplete};
+use super::sprint::{sprint, sprint_two};
 use super::symbols::{
     DISTANCE_CLASSES, DISTANCES, END_OF_BLOCK, FIRST_LENGTH, FIXED_DISTANCE, FIXED_LITLEN,
     LENGTH_CLASSES, LITLENS, PRECODE_ORDER,
@@ -74,52 +75,79 @@ pub struct Inflated {
     pub written: usize,
 }
 
-/// Entries of [`Decoder`] for literals, the end of the block, lengths and distances:
+/// Entries of [`Decoder`] for literals, the end of the block, and lengths:
 ///
 /// ```text
-///   31            16 15   12 11    8 7             0
-///   base              MATCH  extra   codeword + extra bits
-///   literal(s)      LITERAL  count   codeword(s)
-///   0                   END  0       codeword
+///   31      24 23    16 15   13  12   11   10   9  8 7               0
+///   literal 2  literal  0        0    0    0    1, 2 codeword(s)
+///   length - 3 literal  extra    0    0  MATCH  0, 1 codeword(s) + extra bits
+///   0          0        0        0   END   0    0    codeword
 /// ```
-/// The low byte is what to consume; a match's own codeword is that less the extra bits. An entry
-/// of a prepared table can hold two literals. 0 stands for a codeword too long for the table.
-pub const LITERAL: u32 = 1 << 12;
-const MATCH: u32 = 1 << 13;
-const END: u32 = 1 << 14;
-const INVALID: u32 = 1 << 15;
-
-fn class_meaning(class: Option<&super::symbols::Class>) -> u32 {
-    match class {
-        Some(c) => u32::from(c.base) << 16 | MATCH | u32::from(c.extra) << 8 | u32::from(c.extra),
-        None => INVALID,
-    }
-}
+/// and for distances:
+///
+/// ```text
+///   31               16 15   12       10             7               0
+///   base                extra       MATCH            codeword + extra bits
+/// ```
+///
+/// The low byte is what to consume. An entry of a prepared table can stand for two literals, or
+/// for a literal and the match behind it. 0 stands for a codeword too long for the table.
+pub const COUNT: u32 = 3 << 8;
+pub const COUNT_SHIFT: u32 = 8;
+pub const MATCH: u32 = 1 << 10;
+const END: u32 = 1 << 11;
+const INVALID: u32 = 1 << 12;
+/// Where the number of extra bits of a length stands.
+const LENGTH_EXTRA: u32 = 13;
+/// Where the number of extra bits of a distance stands.
+const DISTANCE_EXTRA: u32 = 12;
 
 fn litlen_meaning(symbol: usize) -> u32 {
     match symbol {
-        0..END_OF_BLOCK => (symbol as u32) << 16 | LITERAL | 1 << 8,
+        0..END_OF_BLOCK => (symbol as u32) << 16 | 1 << COUNT_SHIFT,
         END_OF_BLOCK => END,
-        _ => class_meaning(LENGTH_CLASSES.get(symbol - FIRST_LENGTH)),
+        _ => LENGTH_CLASSES.get(symbol - FIRST_LENGTH).map_or(INVALID, |class| {
+            let extra = u32::from(class.extra);
+            u32::from(class.base - 3) << 24 | extra << LENGTH_EXTRA | MATCH | extra
+        }),
     }
 }
 
 fn distance_meaning(symbol: usize) -> u32 {
-    class_meaning(DISTANCE_CLASSES.get(symbol))
+    DISTANCE_CLASSES.get(symbol).map_or(INVALID, |class| {
+        let extra = u32::from(class.extra);
+        u32::from(class.base) << 16 | extra << DISTANCE_EXTRA | MATCH | extra
+    })
 }
 
-/// The value of an entry whose codeword is at the front of `bits`: base plus extra bits.
+/// The length that an entry and the bits at its front stand for.
 #[inline(always)]
-fn value(entry: u32, bits: u64) -> usize {
-    let extra = entry >> 8 & 15;
-    let codeword = (entry & 0xff) - extra;
-    (entry >> 16) as usize + (bits >> codeword & ((1 << extra) - 1)) as usize
+pub fn length(entry: u32, bits: u64) -> usize {
+    let extra = entry >> LENGTH_EXTRA & 7;
+    3 + (entry >> 24) as usize + above(entry, extra, bits)
 }
+
+/// The distance that an entry and the bits at its front stand for.
+#[inline(always)]
+pub fn distance(entry: u32, bits: u64) -> usize {
+    let extra = entry >> DISTANCE_EXTRA & 15;
+    (entry >> 16) as usize + above(entry, extra, bits)
+}
+
+/// The extra bits, the last ones of what is consumed.
+#[inline(always)]
+fn above(entry: u32, extra: u32, bits: u64) -> usize {
+    let codeword = (entry & 0xff) - extra;
+    (bits >> (codeword & 63) & ((1 << extra) - 1)) as usize
+}
+
+/// Entries of the table in which distances are looked up.
+pub const DISTANCE_LOOK_UP: usize = 512;
 
 /// The tables of a block, `L` entries for literals and lengths.
 pub struct Tables<const L: usize> {
-    litlen: Decoder<L>,
-    distance: Decoder<256>,
+    pub litlen: Decoder<L>,
+    pub distance: Decoder<DISTANCE_LOOK_UP>,
 }
 
 impl<const L: usize> Tables<L> {
@@ -132,15 +160,23 @@ impl<const L: usize> Tables<L> {
         self.distance.build(distance, distance_meaning, Incomplete::AcceptOneOrNone)
     }
 
-    /// Lets an entry stand for two literals where both codewords fit: worth it for tables that
-    /// decode many blocks.
-    pub fn pair_literals(&mut self) {
-        self.litlen.pair(|first, second| {
-            let literals = first & second & LITERAL != 0;
-            literals.then(|| {
-                let consumed = (first & 0xff) + (second & 0xff);
-                (first & 0xff_0000) | (second & 0xff_0000) << 8 | LITERAL | 2 << 8 | consumed
-            })
+    /// Lets an entry stand for a literal and what follows it, a literal or a match, where both
+    /// codewords fit: worth it for tables that decode much.
+    pub fn pair(&mut self) {
+        self.litlen.pair(|first, second, bits| {
+            if first & (COUNT | MATCH) != 1 << COUNT_SHIFT {
+                return None;
+            }
+            let both = (first & 0xff) + (second & 0xff);
+            if second & MATCH != 0 {
+                let extra = second >> LENGTH_EXTRA & 7;
+                let fits = both - extra <= bits;
+                fits.then_some((first & 0x00ff_0300) | (second & 0xff00_fc00) | both)
+            } else {
+                let fits = second & COUNT != 0 && both <= bits;
+                let literals = (first & 0x00ff_0000) | (second & 0x00ff_0000) << 8;
+                fits.then_some(literals | 2 << COUNT_SHIFT | both)
+            }
         });
     }
 }
@@ -149,13 +185,18 @@ fn long(found: Option<(usize, u32)>, meaning: fn(usize) -> u32) -> u32 {
     found.map_or(INVALID, |(symbol, length)| meaning(symbol) + length)
 }
 
-/// A decoder of deflate and the memory it needs, about 7 KiB.
+/// A decoder of deflate and the memory it needs, about 29 KiB.
 pub struct Inflate {
     tables: Tables<1024>,
+    /// For blocks that may be long.
+    large: Tables<4096>,
     precode: Decoder<128>,
     /// Whether `tables` are those of a fixed block.
     fixed: bool,
 }
+
+/// Bytes of output from which on a block is worth tables that take longer to make.
+const LONG: usize = 32 << 10;
 
 impl Default for Inflate {
     fn default() -> Self {
@@ -173,7 +214,8 @@ impl Inflate {
     /// A decoder.
     #[must_use]
     pub const fn new() -> Self {
-        Self { tables: Tables::new(), precode: Decoder::new(), fixed: false }
+        let (tables, large) = (Tables::new(), Tables::new());
+        Self { tables, large, precode: Decoder::new(), fixed: false }
     }
 
     /// Decodes the raw deflate stream at the front of `input` into the front of `out`. What lies
@@ -241,14 +283,20 @@ impl Inflate {
         out: &mut [u8],
         at: usize,
     ) -> Result<usize, InflateError> {
-        self.fixed = false;
         let mut lengths = [0; LITLENS + DISTANCES];
         let litlens = self.header(reader, &mut lengths)?;
         let (litlen, distance) = lengths.split_at(litlens);
         if litlen[END_OF_BLOCK] == 0 {
             return Err(InflateError::Code);
         }
-        self.tables.build(litlen, &distance[..DISTANCES.min(distance.len())])?;
+        let distance = &distance[..DISTANCES.min(distance.len())];
+        if out.len() - at >= LONG {
+            self.large.build(litlen, distance)?;
+            self.large.pair();
+            return body(reader, &self.large, out, at);
+        }
+        self.fixed = false;
+        self.tables.build(litlen, distance)?;
         body(reader, &self.tables, out, at)
     }
 
@@ -271,7 +319,7 @@ impl Inflate {
         }
         self.precode.build(
             &precode,
-            |symbol| (symbol as u32) << 16 | LITERAL,
+            |symbol| (symbol as u32) << 16 | 1 << COUNT_SHIFT,
             Incomplete::Refuse,
         )?;
 
@@ -312,10 +360,6 @@ fn stored(reader: &mut Reader<'_>, out: &mut [u8], at: usize) -> Result<usize, I
 }
 
 /// Decodes the symbols of one block into `out` from `at`, and returns where they end.
-///
-/// A refill gives 56 bits: three entries of literals (12 bits each at most) and then a length (15
-/// and 5), or a distance (15 and 13). The next entry is looked up before a match is copied, so
-/// that the copy does not wait for it nor it for the copy.
 #[inline(always)]
 pub fn body<const L: usize>(
     reader: &mut Reader<'_>,
@@ -323,86 +367,135 @@ pub fn body<const L: usize>(
     out: &mut [u8],
     at: usize,
 ) -> Result<usize, InflateError> {
-    // A copy of its own stays in registers.
-    let mut local = *reader;
-    let result = symbols(&mut local, tables, out, at);
-    *reader = local;
-    result
+    let mut block = Block::new(*reader, tables, out, at);
+    let result = block.run();
+    *reader = block.reader;
+    result.map(|()| block.at)
 }
 
-#[inline(always)]
-fn symbols<const L: usize>(
-    reader: &mut Reader<'_>,
-    tables: &Tables<L>,
-    out: &mut [u8],
-    mut at: usize,
-) -> Result<usize, InflateError> {
-    const { assert!(L <= 1 << 12) };
-    reader.refill();
-    let mut entry = tables.litlen.look_up(reader.peek());
-    loop {
-        if entry & LITERAL != 0 {
-            at = put(out, at, entry)?;
-            reader.consume(entry & 0xff);
-            entry = tables.litlen.look_up(reader.peek());
-            if entry & LITERAL != 0 {
-                at = put(out, at, entry)?;
-                reader.consume(entry & 0xff);
-                entry = tables.litlen.look_up(reader.peek());
-                if entry & LITERAL != 0 {
-                    at = put(out, at, entry)?;
-                    reader.consume(entry & 0xff);
-                    reader.refill();
-                    entry = tables.litlen.look_up(reader.peek());
-                    continue;
-                }
-            }
-        }
-        if entry & MATCH == 0 {
-            if entry == 0 {
-                entry = long(tables.litlen.walk(reader.peek()), litlen_meaning);
-            }
-            if entry & MATCH == 0 {
-                reader.consume(entry & 0xff);
-                if entry & LITERAL == 0 {
-                    return if entry & END != 0 { Ok(at) } else { Err(InflateError::Symbol) };
-                }
-                at = put(out, at, entry)?;
-                reader.refill();
-                entry = tables.litlen.look_up(reader.peek());
-                continue;
-            }
-        }
-        let length = value(entry, reader.peek());
-        reader.consume(entry & 0xff);
+/// A block whose symbols are being decoded.
+///
+/// What decides the speed is the way from one entry to the next: shift the bits, look up. So all
+/// else stands beside it: bits are loaded after a look-up and not before, as 56 always suffice for
+/// the next one (a length takes 20, a distance 28, a look-up 12), and the next entry is looked up
+/// before a match is copied.
+pub struct Block<'i, 'a, const L: usize> {
+    pub reader: Reader<'i>,
+    pub tables: &'a Tables<L>,
+    pub out: &'a mut [u8],
+    /// Where the output goes on.
+    pub at: usize,
+    /// The next entry. It was looked up and not taken.
+    pub entry: u32,
+}
+
+impl<'i, 'a, const L: usize> Block<'i, 'a, L> {
+    /// The block at the front of `reader`, whose output begins at `at`.
+    #[inline(always)]
+    pub fn new(
+        mut reader: Reader<'i>,
+        tables: &'a Tables<L>,
+        out: &'a mut [u8],
+        at: usize,
+    ) -> Self {
+        const { assert!(L <= 1 << 12) };
         reader.refill();
-        entry = tables.distance.look_up(reader.peek());
-        if entry & MATCH == 0 {
-            if entry == 0 {
-                entry = long(tables.distance.walk(reader.peek()), distance_meaning);
+        let entry = tables.litlen.look_up(reader.peek());
+        Self { reader, tables, out, at, entry }
+    }
+
+    /// Bytes of the output that are still to come.
+    pub fn room(&self) -> usize {
+        self.out.len() - self.at
+    }
+
+    /// Decodes to the end of the block.
+    #[inline(always)]
+    pub fn run(&mut self) -> Result<(), InflateError> {
+        while sprint(self) {
+            if self.step()? {
+                return Ok(());
             }
-            if entry & MATCH == 0 {
+        }
+        while !self.step()? {}
+        Ok(())
+    }
+
+    /// Decodes the next entry and says whether the block ends with it.
+    #[inline(always)]
+    pub fn step(&mut self) -> Result<bool, InflateError> {
+        let Self { reader, tables, out, at, entry } = self;
+        if *entry & (COUNT | MATCH) == 0 {
+            if *entry == 0 {
+                *entry = long(tables.litlen.walk(reader.peek()), litlen_meaning);
+            }
+            if *entry & END != 0 {
+                reader.consume(*entry & 0xff);
+                return Ok(true);
+            }
+            if *entry & INVALID != 0 {
                 return Err(InflateError::Symbol);
             }
         }
-        let distance = value(entry, reader.peek());
-        reader.consume(entry & 0xff);
-        if distance > at {
+        *at = put(out, *at, *entry)?;
+        if *entry & MATCH == 0 {
+            reader.consume(*entry & 0xff);
+            *entry = tables.litlen.look_up(reader.peek());
+            reader.refill();
+            return Ok(false);
+        }
+        let length = length(*entry, reader.peek());
+        reader.consume(*entry & 0xff);
+        *entry = tables.distance.look_up(reader.peek());
+        reader.refill();
+        if *entry & MATCH == 0 {
+            if *entry == 0 {
+                *entry = long(tables.distance.walk(reader.peek()), distance_meaning);
+            }
+            if *entry & MATCH == 0 {
+                return Err(InflateError::Symbol);
+            }
+        }
+        let distance = distance(*entry, reader.peek());
+        reader.consume(*entry & 0xff);
+        if distance > *at {
             return Err(InflateError::Distance);
         }
+        *entry = tables.litlen.look_up(reader.peek());
         reader.refill();
-        entry = tables.litlen.look_up(reader.peek());
-        at = copy_match(out, at, length, distance).ok_or(InflateError::OutputFull)?;
+        *at = copy_match(out, *at, length, distance).ok_or(InflateError::OutputFull)?;
+        Ok(false)
     }
 }
 
-/// Appends the literals of an entry to the `at` bytes of `out`, and returns their end.
+/// Decodes two blocks, together where that takes less time.
+pub fn side_by_side<const L: usize>(
+    a: &mut Block<'_, '_, L>,
+    b: &mut Block<'_, '_, L>,
+) -> (Result<(), InflateError>, Result<(), InflateError>) {
+    loop {
+        // At the end of either there are a few entries left; no more turns for those.
+        if !sprint_two(a, b) {
+            return (a.run(), b.run());
+        }
+        match a.step() {
+            Ok(false) => {}
+            ended => return (ended.map(drop), b.run()),
+        }
+        match b.step() {
+            Ok(false) => {}
+            ended => return (a.run(), ended.map(drop)),
+        }
+    }
+}
+
+/// Appends the literals of an entry, none to two, to the `at` bytes of `out`, and returns their end.
 #[inline(always)]
 fn put(out: &mut [u8], at: usize, entry: u32) -> Result<usize, InflateError> {
     let literals = ((entry >> 16) as u16).to_le_bytes();
-    let count = (entry >> 8 & 15) as usize;
+    let count = ((entry & COUNT) >> COUNT_SHIFT) as usize;
     match out.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
-        // The second byte may be none; then it is written over later.
+        // A byte that is no literal is written over later.
         Some(room) => *room = literals,
         None => {
             let room = out.get_mut(at..at + count).ok_or(InflateError::OutputFull)?;

@@ -9,17 +9,21 @@
 //! ```
 //!
 //! The fast way looks at one place only, where the next 8 bytes were last seen, or else where the
-//! next 4 were; it takes what it finds and steps faster the longer it finds nothing. The thorough
-//! way follows chains of all places where the next 3 bytes were seen, and looks whether the match
-//! one byte on is longer before it takes one.
+//! next 4 were; it steps faster the longer it finds nothing. The thorough way follows chains of all
+//! places where the next 3 bytes were seen. Both look whether the match one byte on is longer before
+//! they take one.
+//!
+//! What is found goes to a [`Sink`] at once: into a row of sequences, or, where the code is known
+//! before, straight into the stream.
 //!
 //! Tables hold positions and begin as zeros, which is a position too: whatever they say is checked
 //! against the unit's bytes, so a table cannot be wrong, only useless.
 
+use super::probe::{Fast, run};
 use super::symbols::MAX_MATCH;
 use crate::MAX_UNIT;
 use alloc::boxed::Box;
-use core::mem;
+use core::convert::Infallible;
 
 /// Literals and then a match.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -62,7 +66,7 @@ impl Level {
 const MAX_SEQUENCES: usize = MAX_UNIT / 3;
 
 /// Binary logarithm of the largest table.
-const MAX_TABLE: u32 = 14;
+pub const MAX_TABLE: u32 = 14;
 
 /// Tables and the sequences of one unit. About 360 KiB, of which a 4 KiB unit touches 30.
 pub struct Matcher {
@@ -95,47 +99,68 @@ fn load32(bytes: &[u8], at: usize) -> u32 {
 /// Multiplies by an odd number whose bits are mixed (2^64 over the golden ratio) and keeps the
 /// highest `bits`: those depend on all the others.
 #[inline(always)]
-fn hash(word: u64, bits: u32) -> usize {
+pub fn hash(word: u64, bits: u32) -> usize {
     (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)) as usize
 }
 
-/// Sequences being found.
-struct Finding<'a> {
-    sequences: &'a mut [Sequence],
-    count: usize,
-    /// Where the last match ends.
-    tail: usize,
+/// What becomes of sequences.
+pub trait Sink {
+    /// Why one cannot be taken.
+    type Error;
+
+    /// Takes `literals` bytes of the unit from `tail` on, and a match that deflate has.
+    fn take(&mut self, tail: usize, sequence: Sequence) -> Result<(), Self::Error>;
 }
 
-impl<'a> Finding<'a> {
+/// A row of sequences.
+pub struct Row<'a> {
+    sequences: &'a mut [Sequence],
+    count: usize,
+}
+
+impl<'a> Row<'a> {
     fn new(sequences: &'a mut [Sequence]) -> Self {
-        Self { sequences, count: 0, tail: 0 }
+        Self { sequences, count: 0 }
     }
 
-    /// Appends a match of any length, cut into pieces that deflate has.
-    #[inline(always)]
-    fn push(&mut self, at: usize, mut length: usize, distance: usize) {
-        let mut literals = at - self.tail;
-        self.tail = at + length;
-        while length > MAX_MATCH {
-            // What is left must be long enough for a match.
-            let piece = if length >= MAX_MATCH + 3 { MAX_MATCH } else { length - 3 };
-            self.push_piece(literals, piece, distance);
-            literals = 0;
-            length -= piece;
-        }
-        self.push_piece(literals, length, distance);
+    /// The sequences taken.
+    pub fn sequences(&self) -> &[Sequence] {
+        &self.sequences[..self.count]
     }
+}
+
+impl Sink for Row<'_> {
+    type Error = Infallible;
 
     #[inline(always)]
-    fn push_piece(&mut self, literals: usize, length: usize, distance: usize) {
-        self.sequences[self.count] = Sequence {
-            literals: literals as u16,
-            length: length as u16,
-            distance: distance as u16,
-        };
+    fn take(&mut self, _: usize, sequence: Sequence) -> Result<(), Infallible> {
+        self.sequences[self.count] = sequence;
         self.count += 1;
+        Ok(())
     }
+}
+
+/// Gives a sink the literals from `tail` to `at` and a match of any length there, cut into pieces
+/// that deflate has.
+#[inline(always)]
+pub fn push<S: Sink>(
+    sink: &mut S,
+    mut tail: usize,
+    at: usize,
+    mut length: usize,
+    distance: usize,
+) -> Result<(), S::Error> {
+    let mut literals = (at - tail) as u16;
+    let distance = distance as u16;
+    while length > MAX_MATCH {
+        // What is left must be long enough for a match.
+        let piece = if length >= MAX_MATCH + 3 { MAX_MATCH } else { length - 3 };
+        sink.take(tail, Sequence { literals, length: piece as u16, distance })?;
+        tail += usize::from(literals) + piece;
+        literals = 0;
+        length -= piece;
+    }
+    sink.take(tail, Sequence { literals, length: length as u16, distance })
 }
 
 impl Matcher {
@@ -156,52 +181,25 @@ impl Matcher {
     }
 
     /// Finds matches in `unit` no further back than `window`.
+    #[inline(always)]
     pub fn find(&mut self, level: Level, unit: &[u8], window: usize) {
-        (self.count, self.tail) = match level {
-            Level::L1 => self.find_fast(unit, window),
-            Level::L6 => self.find_in_chains(unit, window, 24, 64),
-            Level::L9 => self.find_in_chains(unit, window, 512, MAX_MATCH),
+        let (depth, enough) = match level {
+            Level::L1 => {
+                let (mut search, mut row) = self.fast(unit, window);
+                let Ok(()) = run(&mut search, unit.len(), &mut row);
+                (self.count, self.tail) = (row.count, search.tail);
+                return;
+            }
+            Level::L6 => (24, 64),
+            Level::L9 => (512, MAX_MATCH),
         };
+        (self.count, self.tail) = self.find_in_chains(unit, window, depth, enough);
     }
 
-    #[inline(always)]
-    fn find_fast(&mut self, unit: &[u8], window: usize) -> (usize, usize) {
-        let Some(last) = unit.len().checked_sub(8) else { return (0, 0) };
-        let bits = unit.len().ilog2().clamp(8, MAX_TABLE);
-        let (long_table, short_table) = (&mut self.long[..1 << bits], &mut self.short[..1 << bits]);
-        long_table.fill(0);
-        short_table.fill(0);
-        let mut found = Finding::new(&mut self.sequences);
-        let mut at = 1;
-        while at <= last {
-            let word = load64(unit, at);
-            let (long, short) = (hash(word, bits), hash(word << 32, bits));
-            let from_long = usize::from(mem::replace(&mut long_table[long], at as u16));
-            let from_short = usize::from(mem::replace(&mut short_table[short], at as u16));
-            // Which of the two it is cannot be predicted: no branch.
-            let same = load64(unit, from_long) == word;
-            let from = if same { from_long } else { from_short };
-            let differ = load64(unit, from) ^ word;
-            if differ as u32 != 0 || at - from > window {
-                at += 1 + ((at - found.tail) >> 6);
-                continue;
-            }
-            let length = if differ != 0 {
-                (differ.trailing_zeros() / 8) as usize
-            } else {
-                8 + common(unit, from + 8, at + 8)
-            };
-            found.push(at, length, at - from);
-            // One more place to be found again: near the end of the match.
-            at += length;
-            if at <= last {
-                let near = at - 2;
-                let word = load64(unit, near);
-                long_table[hash(word, bits)] = near as u16;
-                short_table[hash(word << 32, bits)] = near as u16;
-            }
-        }
-        (found.count, found.tail)
+    /// The fast way through `unit`, at its beginning, and a row for what it finds.
+    pub fn fast<'a>(&'a mut self, unit: &'a [u8], window: usize) -> (Fast<'a>, Row<'a>) {
+        let Self { long, short, sequences, .. } = self;
+        (Fast::new(unit, window, long, short), Row::new(sequences))
     }
 
     fn find_in_chains(
@@ -215,7 +213,7 @@ impl Matcher {
         self.long.fill(0);
         let Self { long, before, sequences, .. } = self;
         let mut chains = Chains { heads: long, before, next: 0 };
-        let mut found = Finding::new(sequences);
+        let (mut row, mut tail) = (Row::new(sequences), 0);
         let mut at = 0;
         let (mut length, mut distance) = (0, 0);
         while at <= last {
@@ -227,8 +225,9 @@ impl Matcher {
             }
             if length >= 3 && length >= new_length {
                 // The match that began one byte ago is the better one.
-                found.push(at - 1, length, distance);
                 let end = at - 1 + length;
+                let Ok(()) = push(&mut row, tail, at - 1, length, distance);
+                tail = end;
                 chains.insert(unit, (end - 1).min(last));
                 (length, distance) = (0, 0);
                 at = end;
@@ -238,9 +237,10 @@ impl Matcher {
             }
         }
         if length >= 3 {
-            found.push(at - 1, length, distance);
+            let Ok(()) = push(&mut row, tail, at - 1, length, distance);
+            tail = at - 1 + length;
         }
-        (found.count, found.tail)
+        (row.count, tail)
     }
 }
 
@@ -303,7 +303,7 @@ impl Chains<'_> {
 
 /// How many bytes are the same from `a` and from `b` on, `a < b`.
 #[inline(always)]
-fn common(unit: &[u8], a: usize, b: usize) -> usize {
+pub fn common(unit: &[u8], a: usize, b: usize) -> usize {
     let mut n = 0;
     while b + n + 8 <= unit.len() {
         let differ = load64(unit, a + n) ^ load64(unit, b + n);

@@ -16,11 +16,13 @@
 //! - `huffman`: codes from lengths, lengths from frequencies
 //! - `bits`: the bit stream, both ways
 //! - `matcher`: tokens from a unit
+//! - `probe`: its fast way
 //! - `encode`: bits from tokens
 //! - `canned`: tables, and training them
 //! - `general`: tables that suit most programs
 //! - `copy`: copying a match
 //! - `inflate`: the decoder, of any deflate
+//! - `sprint`: its loop where nothing can go wrong
 
 mod bits;
 mod canned;
@@ -30,10 +32,13 @@ mod general;
 mod huffman;
 mod inflate;
 mod matcher;
+mod probe;
+mod sprint;
 mod symbols;
 
-pub use canned::{BadTable, Table, TableSet, train};
+pub use canned::{BadTable, GENERAL_IDS, LEARNT_IDS, Table, TableSet, train};
 pub use encode::{Deflate, Histogram, Lengths};
 pub use general::GENERAL;
 pub use inflate::{Inflate, InflateError, Inflated};
-pub use matcher::Level;
+pub use matcher::{Level, Sequence};
+pub use symbols::MAX_DISTANCE;

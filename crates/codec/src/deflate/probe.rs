@@ -1,0 +1,127 @@
+//! The matcher's fast way: one look at the place where the next 8 bytes were last seen, or else at
+//! the place where the next 4 were.
+//!
+//! ```text
+//!   long:  hash of 8 bytes ──► where they were      here ──► 8 the same? ─► 4 the same? ─► go on
+//!   short: hash of 4 bytes ──► where they were                   └── match ◄────┘
+//! ```
+//!
+//! What cannot be predicted is computed for both cases: a branch that is guessed wrong costs more
+//! than a look-up.
+#![allow(unsafe_code)] // Loads without bounds checks: half of the time.
+
+use super::matcher::{MAX_TABLE, Sink, common, hash, push};
+
+/// Bytes that are looked at where a match may begin.
+const LOOK: usize = 16;
+/// Binary logarithm of the table for units of up to as many bytes.
+const SMALL_TABLE: u32 = 12;
+
+/// The fast way through a unit, which can be gone in stretches.
+///
+/// Invariant: what the tables hold is less than `at`, and `at` at most the last place that
+/// [`LOOK`] bytes and one more fit in, except in units shorter than that, which are not looked at.
+pub struct Fast<'a> {
+    unit: &'a [u8],
+    window: usize,
+    long: &'a mut [u16],
+    short: &'a mut [u16],
+    at: usize,
+    /// Where the last match ends.
+    pub tail: usize,
+}
+
+impl<'a> Fast<'a> {
+    /// At the beginning of `unit`, for matches at most `window` bytes back, with the memory of two
+    /// tables of 2^[`MAX_TABLE`] entries.
+    pub fn new(unit: &'a [u8], window: usize, long: &'a mut [u16], short: &'a mut [u16]) -> Self {
+        let bits = if unit.len() <= 1 << SMALL_TABLE { SMALL_TABLE } else { MAX_TABLE };
+        let (long, short) = (&mut long[..1 << bits], &mut short[..1 << bits]);
+        // 0 is a place, too: whatever a table says is looked at.
+        long.fill(0);
+        short.fill(0);
+        Self { unit, window, long, short, at: 1, tail: 0 }
+    }
+}
+
+/// Goes on until `until` and gives the sink what is found.
+#[inline(always)]
+pub fn run<S: Sink>(fast: &mut Fast<'_>, until: usize, sink: &mut S) -> Result<(), S::Error> {
+    match (fast.long.len() == 1 << SMALL_TABLE, fast.unit.len() <= fast.window) {
+        (true, true) => go::<SMALL_TABLE, true, S>(fast, until, sink),
+        (true, false) => go::<SMALL_TABLE, false, S>(fast, until, sink),
+        (false, _) => go::<MAX_TABLE, false, S>(fast, until, sink),
+    }
+}
+
+/// `B` is the binary logarithm of the tables' length, `NEAR` whether the window is the unit.
+#[inline(always)]
+fn go<const B: u32, const NEAR: bool, S: Sink>(
+    fast: &mut Fast<'_>,
+    until: usize,
+    sink: &mut S,
+) -> Result<(), S::Error> {
+    let Fast { unit, window, long, short, .. } = fast;
+    let (unit, window) = (*unit, *window);
+    assert!(long.len() == 1 << B && short.len() == 1 << B);
+    let Some(last) = unit.len().checked_sub(LOOK + 1) else { return Ok(()) };
+    let until = until.min(last);
+    let (start, long, short) = (unit.as_ptr(), long.as_mut_ptr(), short.as_mut_ptr());
+    // SAFETY: called with places up to `last + 1`, of which 16 bytes follow, and with lesser ones.
+    let load = |at: usize| unsafe { start.add(at).cast::<u64>().read_unaligned().to_le() };
+    // SAFETY: a hash has `B` bits, and the table as many entries as that can count.
+    let swap = |table: *mut u16, hash: usize, at: usize| unsafe {
+        let entry = table.add(hash);
+        usize::from(entry.replace(at as u16))
+    };
+    // Where a match may come from, and how the first 8 bytes differ.
+    let look = |at: usize| {
+        let word = load(at);
+        let from_long = swap(long, hash(word, B), at);
+        let from_short = swap(short, hash(word << 32, B), at);
+        let (long, short) = (load(from_long) ^ word, load(from_short) ^ word);
+        let is_long = long == 0 && (NEAR || at - from_long <= window);
+        let (from, differ) = if is_long { (from_long, 0) } else { (from_short, short) };
+        let near = NEAR || at - from <= window;
+        (from, if near { differ } else { u64::MAX })
+    };
+    let (mut at, mut tail) = (fast.at, fast.tail);
+    while at < until {
+        let (mut from, mut differ) = look(at);
+        if differ as u32 != 0 {
+            at += 1 + ((at - tail) >> 6);
+            continue;
+        }
+        // The match one byte on, if it is longer.
+        let (next_from, next_differ) = look(at + 1);
+        let better = next_differ as u32 == 0 && differ != 0 && {
+            next_differ == 0 || same(next_differ) > same(differ)
+        };
+        let begin = if better { at + 1 } else { at };
+        if better {
+            (from, differ) = (next_from, next_differ);
+        }
+        let more = load(from + 8) ^ load(begin + 8);
+        let mut length = if differ == 0 { 8 + same(more) } else { same(differ) };
+        if length == LOOK {
+            length += common(unit, from + LOOK, begin + LOOK);
+        }
+        push(sink, tail, begin, length, begin - from)?;
+        tail = begin + length;
+        at = tail;
+        // One more place to be found again: near the end of the match.
+        if at < last {
+            let word = load(at - 2);
+            swap(long, hash(word, B), at - 2);
+            swap(short, hash(word << 32, B), at - 2);
+        }
+    }
+    (fast.at, fast.tail) = (at, tail);
+    Ok(())
+}
+
+/// Bytes at the front that do not differ.
+#[inline(always)]
+fn same(differ: u64) -> usize {
+    (differ.trailing_zeros() / 8) as usize
+}
