@@ -74,6 +74,42 @@ pub struct ClassRow {
     pub freeable: usize,
 }
 
+impl ClassRow {
+    /// The columns behind the class, by zsmalloc's names.
+    pub const COLUMNS: [&'static str; 8] = [
+        "size",
+        "almost_full",
+        "almost_empty",
+        "obj_allocated",
+        "obj_used",
+        "pages_used",
+        "pages_per_zspage",
+        "freeable",
+    ];
+
+    /// A number for each of [`Self::COLUMNS`].
+    #[must_use]
+    pub const fn numbers(&self) -> [usize; Self::COLUMNS.len()] {
+        [
+            self.size,
+            self.almost_full,
+            self.almost_empty,
+            self.obj_allocated,
+            self.obj_used,
+            self.pages_used,
+            self.pages_per_zspage,
+            self.freeable,
+        ]
+    }
+
+    /// Whether the number in a column is the same for all pools that have the class, rather than to be
+    /// added up.
+    #[must_use]
+    pub fn is_of_class(column: &str) -> bool {
+        matches!(column, "size" | "pages_per_zspage")
+    }
+}
+
 /// The classes of one pool.
 #[derive(Clone, Debug)]
 pub struct ClassTable {

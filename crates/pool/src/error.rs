@@ -114,15 +114,3 @@ impl fmt::Display for ConfigError {
 }
 
 impl core::error::Error for ConfigError {}
-
-/// A number that is no chain length.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ChainLengthError(pub usize);
-
-impl fmt::Display for ChainLengthError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a chain length of {}; 1 to 16 will do", self.0)
-    }
-}
-
-impl core::error::Error for ChainLengthError {}

@@ -15,6 +15,10 @@ use crate::{Arena, Config, OutOfFrames};
 pub(crate) const WORD: usize = size_of::<u32>();
 /// Words in a page.
 pub(crate) const PAGE_WORDS: u32 = (PAGE_SIZE / WORD) as u32;
+/// Words in a line of the cache.
+const LINE_WORDS: usize = 16;
+/// Words of an object that are fetched ahead.
+const FETCHED: usize = 1024 / WORD;
 /// Bytes that an object has to leave of a slot to be packed.
 const HUGE_MARGIN: usize = 16 * WORD;
 
@@ -153,6 +157,15 @@ impl<A: Arena> Ground<A> {
         let base = self.arena.base().cast::<u32>().as_ptr();
         // SAFETY: a prefetch reads nothing and cannot fail, wherever it points.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(base.wrapping_add(at as usize).cast()) }
+    }
+
+    /// Starts to fetch the bytes of an object, as far as the processor does not find out by itself
+    /// that it should go on.
+    pub(crate) fn prefetch_bytes(&self, object: Object) {
+        let words = object.len.div_ceil(WORD).min(FETCHED) as u32;
+        (0..words)
+            .step_by(LINE_WORDS)
+            .for_each(|word| self.prefetch(object.place.wrapping_add(word)));
     }
 
     /// Starts to fetch the tags before and behind an object.

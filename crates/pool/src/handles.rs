@@ -11,6 +11,7 @@
 //!   new     live 0, pins 1   alloc() is writing it; its handle names nothing yet
 //!   live    live 1           read() may pin it, compaction may move it while nobody does
 //!   dying   live 0, pins >0  freed while somebody reads; the last reader gives the space back
+//!   doomed  live 0, pins all  freed by a call that frees many and will come back to it
 //! ```
 //!
 //! Readers never wait: an object is never changed after it was written, so compaction copies it
@@ -192,10 +193,16 @@ impl Handles {
     pub(crate) fn pin(&self, handle: Handle) -> Result<(u32, Object), BadHandle> {
         let index = self.index_of(handle)?;
         let word = self.change(index, handle, |word| {
-            // 127 threads in one object: wait for one of them rather than let the count run over.
-            (word.0 & PINS != PINS).then_some(Word(word.0 + PIN))
+            // 126 threads in one object: wait for one of them rather than let the count run over.
+            (word.0 & PINS < PINS - PIN).then_some(Word(word.0 + PIN))
         })?;
         Ok((index, word.object()))
+    }
+
+    /// Where the object of a handle lies at this moment, if it names one.
+    pub(crate) fn peek(&self, handle: Handle) -> Option<Object> {
+        let word = self.load(self.index_of(handle).ok()?);
+        self.names(handle, word).then(|| word.object())
     }
 
     /// Ends one pin. The object, when it was freed meanwhile and this was its last reader: the
@@ -212,6 +219,31 @@ impl Handles {
         let index = self.index_of(handle)?;
         let word = self.change(index, handle, |word| Some(Word(word.0 & !LIVE)))?;
         Ok(Killed { index, object: word.object(), unread: !word.pinned() })
+    }
+
+    /// As [`kill`](Self::kill); but when nobody reads it, the entry stays the caller's, who is to
+    /// [`claim`](Self::claim) it.
+    pub(crate) fn doom(&self, handle: Handle) -> Result<Killed, BadHandle> {
+        let index = self.index_of(handle)?;
+        let word = self.change(index, handle, |word| {
+            let dead = word.0 & !LIVE;
+            Some(Word(if word.pinned() { dead } else { dead | PINS }))
+        })?;
+        Ok(Killed { index, object: word.object(), unread: !word.pinned() })
+    }
+
+    /// Ends the doom of an entry, once: its index and its dead object. `None` for handles that were
+    /// refused, or whose object's last reader sees to it.
+    pub(crate) fn claim(&self, handle: Handle) -> Option<(u32, Object)> {
+        let index = self.index_of(handle).ok()?;
+        let word = self.load(index);
+        let doomed = word.0 & (LIVE | PINS) == PINS;
+        if !doomed || !self.is_of(handle, word) {
+            return None;
+        }
+        // Nobody else changes a doomed entry.
+        self.words[index as usize].store(word.0 & !PINS, Ordering::Release);
+        Some((index, word.object()))
     }
 
     /// The entry as it is now.
@@ -263,8 +295,12 @@ impl Handles {
     }
 
     fn names(&self, handle: Handle, word: Word) -> bool {
-        word.live()
-            && word.generation() & self.generation_mask() == handle.bits() >> self.index_bits
+        word.live() && self.is_of(handle, word)
+    }
+
+    /// Whether the entry is of the handle's generation.
+    fn is_of(&self, handle: Handle, word: Word) -> bool {
+        word.generation() & self.generation_mask() == handle.bits() >> self.index_bits
     }
 
     fn index_of(&self, handle: Handle) -> Result<u32, BadHandle> {
@@ -322,6 +358,36 @@ mod tests {
             prop_assert_eq!(table.kill(handle), Err(BadHandle(handle)));
             let killed = Killed { index, object, unread: true };
             prop_assert_eq!(table.kill(next), Ok(killed));
+        }
+
+        #[test]
+        fn a_doomed_entry_is_claimed_once(place: u32, len in 1..=65536_usize, read: bool) {
+            let table = Handles::new(10);
+            let object = Object { place, len };
+            let mut free = NIL;
+            let index = table.take(&mut free).expect("one is free");
+            let handle = table.reserve(index, object);
+            prop_assert_eq!(table.claim(handle), None);
+            table.publish(index);
+            prop_assert_eq!(table.claim(handle), None);
+            if read {
+                table.pin(handle).expect("live");
+            }
+            let killed = Killed { index, object, unread: !read };
+            prop_assert_eq!(table.doom(handle), Ok(killed));
+            prop_assert_eq!(table.doom(handle), Err(BadHandle(handle)));
+            prop_assert_eq!(table.kill(handle), Err(BadHandle(handle)));
+            prop_assert_eq!(table.pin(handle), Err(BadHandle(handle)));
+            prop_assert_eq!(table.load(index).movable(), None);
+            if read {
+                prop_assert_eq!(table.claim(handle), None);
+                prop_assert_eq!(table.unpin(index), Some(object));
+            } else {
+                prop_assert_eq!(table.claim(handle), Some((index, object)));
+                prop_assert_eq!(table.claim(handle), None);
+            }
+            table.retire(index, &mut free);
+            prop_assert_eq!(table.claim(handle), None);
         }
 
         #[test]

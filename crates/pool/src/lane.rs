@@ -19,12 +19,16 @@
 //!   a few in stock: what is backed follows from the blocks, the holes and the stock.
 //! - Every hole is in the bin of its size, except those of the *victim*, the zspage that compaction
 //!   is emptying: nothing new is put there.
+//! - A dead object's block stays a block until its lane *buries* it, with some others at a time: each
+//!   needs memory that is not in the cache, and so the waiting for it is shared.
 //! - A huge object, one that would leave nothing useful of its pages, has a slot of its own in a
 //!   zspage of such slots, no tag, and is not moved: its pages are freed with it.
 #![allow(unsafe_code)] // Tags lie in the arena's raw memory.
 
 mod compact;
+mod dead;
 mod huge;
+mod raze;
 mod stock;
 
 #[cfg(test)]
@@ -37,9 +41,11 @@ use crate::ground::{Ground, PAGE_WORDS, WORD};
 use crate::handles::{Handles, NIL, Object};
 use crate::zspages::Kind;
 use crate::{AllocError, Arena, Limit, OutOfFrames};
+use dead::Dead;
 use octavo_page::Handle;
 use stock::Stock;
 
+pub(crate) use raze::Runs;
 pub use stock::RUNS;
 
 const HOLE: u32 = 1 << 31;
@@ -58,6 +64,12 @@ const LOOK_NEAR: usize = 4;
 const LOOK_FAR: usize = 2;
 /// The stock is at most a 256th of a lane's pages; in tests an 8th, to meet it more often.
 const SPARE_SHIFT: u32 = if cfg!(test) { 3 } else { 8 };
+/// But these pages at least, or a lane with few objects would back and give back all the time.
+const SPARE_LEAST: usize = if cfg!(test) { 1 } else { 16 };
+
+/// A lane that wastes so many pages, and more than a 32nd of its pages, is open to all.
+const MUCH: usize = 64;
+const MUCH_SHIFT: u32 = 5;
 
 /// Words of a block for `len` bytes.
 pub(crate) const fn block_words(len: usize) -> u32 {
@@ -79,6 +91,7 @@ pub(crate) enum Reach {
 /// What a lane holds, in numbers.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Count {
+    /// Objects that live.
     pub objects: usize,
     /// Bytes of the objects, as they were asked for.
     pub bytes: usize,
@@ -133,6 +146,9 @@ pub(crate) struct Lane {
     /// Words of waste that compaction left last time, or fewer when there were fewer since.
     settled: usize,
     stock: Stock,
+    dead: Dead,
+    /// Zspages that a call which frees many has emptied, and that it will give back.
+    razed: u32,
     pub count: Count,
 }
 
@@ -149,6 +165,8 @@ impl Lane {
             open: NIL,
             settled: 0,
             stock: Stock::new(),
+            dead: Dead::new(),
+            razed: NIL,
             count: Count {
                 objects: 0,
                 bytes: 0,
@@ -158,6 +176,15 @@ impl Lane {
                 spare_pages: 0,
             },
         }
+    }
+}
+
+impl Lane {
+    /// Whether so much is wasted that others had better fill these holes than take new pages: its
+    /// thread may work elsewhere now.
+    pub(crate) const fn wastes(&self) -> bool {
+        let waste = self.count.freeable();
+        waste >= MUCH && waste > self.count.in_use() >> MUCH_SHIFT
     }
 }
 
@@ -183,8 +210,19 @@ pub(crate) struct Held<'a, A> {
 }
 
 impl<A: Arena> Held<'_, A> {
-    /// Finds a place for `len` bytes and a handle, to be published when they are written.
+    /// Finds a place for `len` bytes and a handle, to be published when they are written. The dead are
+    /// buried before it is refused, or a zspage is opened.
     pub(crate) fn place(&mut self, len: usize, reach: Reach) -> Result<Placed, AllocError> {
+        if reach == Reach::Grow {
+            match self.place_at_once(len, Reach::Hole) {
+                Err(_) => self.bury(),
+                placed => return placed,
+            }
+        }
+        self.place_at_once(len, reach)
+    }
+
+    fn place_at_once(&mut self, len: usize, reach: Reach) -> Result<Placed, AllocError> {
         let full = AllocError::Full(Limit::Objects(self.handles.capacity()));
         let index = self.handles.take(&mut self.lane.free).ok_or(full)?;
         let place = if self.is_huge(len) {
@@ -206,37 +244,14 @@ impl<A: Arena> Held<'_, A> {
         }
     }
 
-    /// Gives back the space of an object that is dead and that nobody reads.
-    pub(crate) fn release(&mut self, index: u32, object: Object) {
+    /// Gives back the space and the handle of an object that is dead and that nobody reads.
+    fn release(&mut self, index: u32, object: Object) {
         if self.is_huge(object.len) {
             self.release_huge(object);
         } else {
             self.release_block(self.block_of(object));
         }
-        self.lane.count.objects -= 1;
-        self.lane.count.bytes -= object.len;
         self.handles.retire(index, &mut self.lane.free);
-    }
-
-    /// Gives back the space of several objects that are dead and that nobody reads; each comes
-    /// with its lane, this one, and its handle's index. What the tags name is fetched ahead.
-    pub(crate) fn release_all(&mut self, objects: &[(usize, u32, Object)]) {
-        let packed = || objects.iter().filter(|(.., object)| !self.is_huge(object.len));
-        for &(.., object) in packed() {
-            let [left, _] = self.holes_beside(self.block_of(object));
-            if let Some(left) = left {
-                self.ground.prefetch(left.at);
-            }
-        }
-        for &(.., object) in packed() {
-            for hole in self.holes_beside(self.block_of(object)).into_iter().flatten() {
-                self.ground.prefetch(self.tag(hole.at + 1).wrapping_add(1));
-                self.ground.prefetch(self.tag(hole.at + 2).wrapping_add(1));
-            }
-        }
-        for &(_, index, object) in objects {
-            self.release(index, object);
-        }
     }
 
     fn is_huge(&self, len: usize) -> bool {
@@ -300,7 +315,7 @@ impl<A: Arena> Held<'_, A> {
         self.commit(hole.at, old.start..first_kept)?;
 
         if binned {
-            self.unlink(hole);
+            self.end_hole(hole);
         }
         let slack = if rest.words < MIN_HOLE { rest.words } else { 0 };
         self.set_tag(hole.at, index | slack << SLACK_SHIFT);
@@ -309,7 +324,7 @@ impl<A: Arena> Held<'_, A> {
         } else {
             self.make_hole(rest);
         }
-        self.filled(hole.at, words + slack);
+        self.filled(hole.at, words);
         Ok(())
     }
 
@@ -332,11 +347,11 @@ impl<A: Arena> Held<'_, A> {
     fn release_block(&mut self, block: Run) -> Option<Run> {
         let zspage = self.ground.shape.zspage_of(block.at);
         let whole = self.whole(zspage);
-        self.filled(block.at, block.words.wrapping_neg());
+        self.filled(block.at, (block.words - self.slack(block.at)).wrapping_neg());
 
         let [left, right] = self.holes_beside(block);
         for beside in [left, right].into_iter().flatten() {
-            self.unlink(beside);
+            self.end_hole(beside);
         }
         let at = left.map_or(block.at, |left| left.at);
         let end = right.map_or(block.end(), Run::end);
@@ -388,7 +403,26 @@ impl<A: Arena> Held<'_, A> {
         if !self.ground.shape.is_border(hole.end()) {
             self.set_tag(hole.end() - 1, hole.words);
         }
+        self.note_hole(hole, true);
         self.link(hole);
+    }
+
+    /// What was a hole is none any more.
+    fn end_hole(&mut self, hole: Run) {
+        self.note_hole(hole, false);
+        self.unlink(hole);
+    }
+
+    /// Notes in its zspage's descriptor that a hole is there, or not any more.
+    fn note_hole(&mut self, hole: Run, there: bool) {
+        let (zspages, shape) = (&self.ground.zspages, self.ground.shape);
+        let zspage = shape.zspage_of(hole.at);
+        if shape.is_border(hole.end()) {
+            zspages.set_tail(zspage, if there { hole.at } else { NIL });
+        } else {
+            let change = if there { 1 } else { -1 };
+            zspages.set_holes(zspage, zspages.holes(zspage).wrapping_add_signed(change));
+        }
     }
 
     /// Puts the hole in its bin, unless nothing may be placed in its zspage.
@@ -493,7 +527,7 @@ impl<A: Arena> Held<'_, A> {
     fn unback(&mut self, pages: Range<u32>, keep: bool) {
         let ground = self.ground;
         if keep {
-            let limit = self.lane.count.in_use() >> SPARE_SHIFT;
+            let limit = (self.lane.count.in_use() >> SPARE_SHIFT).max(SPARE_LEAST);
             self.lane.stock.put(pages, limit, |runs| ground.decommit(runs));
         } else {
             ground.decommit(&[pages]);
@@ -525,8 +559,12 @@ impl<A: Arena> Held<'_, A> {
     }
 
     fn block(&self, at: u32, len: usize) -> Run {
-        let slack = self.tag(at) >> SLACK_SHIFT & 3;
-        Run { at, words: block_words(len) + slack }
+        Run { at, words: block_words(len) + self.slack(at) }
+    }
+
+    /// Words at the end of a block that its object does not fill.
+    fn slack(&self, at: u32) -> u32 {
+        self.tag(at) >> SLACK_SHIFT & 3
     }
 
     fn no_room(&self) -> AllocError {

@@ -24,8 +24,8 @@
 //!   with the last pin.
 //! - `alloc`, `free` and `compact` take the lock of one lane for the bookkeeping. The bytes are
 //!   written outside it. Threads that store at the same time use different lanes.
-//! - Lock order: a thread holds at most one lane's lock, and takes no other lock of the pool while
-//!   it does; the arena is called with a lane's lock held, so the arena must not call the pool.
+//! - Lock order: `razing`, which is only ever tried, then a lane's lock. A thread holds at most one
+//!   lane's lock, and takes no other lock of the pool while it does; the arena is called with a lane's lock held, so the arena must not call the pool.
 //!
 //! Nothing is allocated after [`Pool::new`], so freeing never needs memory.
 #![no_std]
@@ -44,19 +44,23 @@ pub mod reference;
 mod stats;
 mod zspages;
 
-pub use error::{AllocError, BadHandle, ChainLengthError, ConfigError, Limit, OutOfFrames};
+pub use error::{AllocError, BadHandle, ConfigError, Limit, OutOfFrames};
 pub use lane::RUNS;
+pub use octavo_page::{ChainLength, ParseChainLengthError};
 pub use stats::Stats;
 
 use alloc::boxed::Box;
+#[cfg(not(loom))]
+use core::arch::x86_64::__rdtscp;
+use core::hint::spin_loop;
 use core::ops::Range;
 use core::ptr::NonNull;
 use octavo_page::sync::Mutex;
 use octavo_page::{Handle, Unit};
 
 use ground::{Ground, Shape};
-use handles::{Handles, Object};
-use lane::{Held, Lane, Placed, Reach};
+use handles::{Handles, Killed, Object};
+use lane::{Held, Lane, Placed, Reach, Runs};
 use zspages::Zspages;
 
 /// Most objects a pool can be made for.
@@ -72,6 +76,19 @@ const LANES: usize = 2;
 const MOVES_AT_ONCE: usize = 8;
 /// Handles that `free_many` works on together.
 const FREES_AT_ONCE: usize = 32;
+/// Objects between the one that `read_many` reads and the one that it begins to fetch.
+const READ_AHEAD: usize = 4;
+/// How often a thread looks whether a lane is free before it sleeps: some microseconds, while a lane is
+/// held for less.
+const SPINS: usize = if cfg!(loom) { 0 } else { 64 };
+/// So many handles in one call may well be all there are of a zspage.
+const MANY: usize = if cfg!(loom) {
+    1
+} else if cfg!(test) {
+    10
+} else {
+    1024
+};
 
 /// One range of address space, backed page by page on demand; the pool decides which pages of it
 /// are backed.
@@ -104,42 +121,10 @@ pub unsafe trait Arena: Send + Sync {
     fn decommit(&self, runs: &[Range<u32>]);
 }
 
-/// The longest run of side by side pages that objects share, as zsmalloc counts it: in units, so
-/// that a zspage has this many times the pages of the largest object.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct ChainLength(u8);
-
-impl ChainLength {
-    /// The shortest chain.
-    pub const MIN: Self = Self(1);
-    /// The longest chain, and what packs best.
-    pub const MAX: Self = Self(16);
-
-    /// A chain of `n` units.
-    ///
-    /// # Errors
-    /// `n` is not 1 to 16.
-    pub const fn new(n: usize) -> Result<Self, ChainLengthError> {
-        if matches!(n, 1..=16) { Ok(Self(n as u8)) } else { Err(ChainLengthError(n)) }
-    }
-
-    /// The number of units.
-    #[must_use]
-    pub const fn get(self) -> usize {
-        self.0 as usize
-    }
-}
-
-impl Default for ChainLength {
-    fn default() -> Self {
-        Self::MAX
-    }
-}
-
 /// What a pool is made for.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// The length of zspages.
+    /// The length of zspages: so many times the pages of the largest object.
     pub chain: ChainLength,
     /// The largest object in bytes, a unit: at most 64 KiB.
     pub max_object: usize,
@@ -173,6 +158,8 @@ pub struct Pool<A> {
     ground: Ground<A>,
     handles: Handles,
     lanes: Box<[Padded]>,
+    /// Held by the one call that may raze zspages; nobody waits for it.
+    razing: Mutex<()>,
 }
 
 /// A lane's lock on cache lines of its own.
@@ -202,6 +189,7 @@ impl<A: Arena> Pool<A> {
             ground: Ground { arena, shape, zspages: Zspages::new(zspages) },
             handles: Handles::new(config.max_objects),
             lanes: (0..LANES).map(|_| Padded(Mutex::new(Lane::new()))).collect(),
+            razing: Mutex::new(()),
         })
     }
 
@@ -247,6 +235,27 @@ impl<A: Arena> Pool<A> {
         Ok(f(unsafe { self.ground.bytes(object) }))
     }
 
+    /// Reads many objects, faster than one by one: calls `f` with each handle's number and bytes, or
+    /// the error that [`read`](Self::read) would give. A handle's word and its object are two trips to
+    /// memory; both are begun some objects ahead.
+    pub fn read_many(
+        &self,
+        handles: &[Handle],
+        mut f: impl FnMut(usize, Result<&[u8], BadHandle>),
+    ) {
+        for (n, &handle) in handles.iter().enumerate() {
+            if let Some(&later) = handles.get(n + 2 * READ_AHEAD) {
+                self.handles.prefetch(later);
+            }
+            if let Some(object) = handles.get(n + READ_AHEAD).and_then(|&h| self.handles.peek(h)) {
+                self.ground.prefetch_bytes(object);
+            }
+            if let Err(error) = self.read(handle, |bytes| f(n, Ok(bytes))) {
+                f(n, Err(error));
+            }
+        }
+    }
+
     /// Ends an object; its bytes, as they were stored. When it is being read, its space is given
     /// back as soon as the last reader is done.
     ///
@@ -260,40 +269,79 @@ impl<A: Arena> Pool<A> {
         Ok(killed.object.len)
     }
 
-    /// Frees many objects, faster than one by one.
+    /// Frees many objects, faster than one by one, and fastest where that leaves nothing in a zspage.
     pub fn free_many(&self, handles: &[Handle]) -> Freed {
         let mut freed = Freed::default();
-        for some in handles.chunks(FREES_AT_ONCE) {
-            self.free_some(some, &mut freed);
+        let alone = if handles.len() < MANY { None } else { self.razing.try_lock() };
+        if alone.is_some() {
+            self.raze(handles, &mut freed);
+        } else {
+            for some in handles.chunks(FREES_AT_ONCE) {
+                let mut dead = Batch::new();
+                self.kill(some, &mut freed, &mut dead, Handles::kill);
+                self.by_lane(&mut dead, |lane, index, object| lane.take_dead(index, object));
+            }
         }
         freed
     }
 
-    /// Frees up to [`FREES_AT_ONCE`] objects step by step, each step fetching into the cache what
-    /// the next one needs: objects freed in no order lie all over memory.
-    fn free_some(&self, handles: &[Handle], freed: &mut Freed) {
-        for &handle in handles {
-            self.handles.prefetch(handle);
+    /// Frees many objects in two passes, see `lane/raze.rs`. The caller holds `razing`.
+    fn raze(&self, handles: &[Handle], freed: &mut Freed) {
+        let mut runs = Runs::new();
+        for some in handles.chunks(FREES_AT_ONCE) {
+            let mut doomed = Batch::new();
+            self.kill(some, freed, &mut doomed, Handles::doom);
+            self.by_lane(&mut doomed, |lane, _, object| lane.doom(object, &mut runs));
         }
-        let mut unread = [(0, 0, Object { place: 0, len: 0 }); FREES_AT_ONCE];
-        let mut count = 0;
+        runs.flush(&self.ground);
+        for some in handles.chunks(FREES_AT_ONCE) {
+            let mut dead = Batch::new();
+            some.iter().for_each(|&handle| self.handles.prefetch(handle));
+            for &handle in some {
+                if let Some((index, object)) = self.handles.claim(handle) {
+                    dead.put(index, object);
+                }
+            }
+            self.by_lane(&mut dead, |lane, index, object| lane.take_doomed(index, object));
+        }
+        (0..LANES).for_each(|number| self.locked(number, |mut lane| lane.give_razed()));
+    }
+
+    /// Ends the lives of some objects in the way of `end`; those that nobody reads come into `dead`.
+    /// What is needed next is fetched into the cache first: objects freed in no order lie all over
+    /// memory.
+    fn kill(
+        &self,
+        handles: &[Handle],
+        freed: &mut Freed,
+        dead: &mut Batch,
+        end: impl Fn(&Handles, Handle) -> Result<Killed, BadHandle>,
+    ) {
+        handles.iter().for_each(|&handle| self.handles.prefetch(handle));
         for &handle in handles {
-            let Ok(killed) = self.handles.kill(handle) else {
+            let Ok(killed) = end(&self.handles, handle) else {
                 freed.refused += 1;
                 continue;
             };
             freed.objects += 1;
             freed.bytes += killed.object.len;
             if killed.unread {
-                self.ground.prefetch_ends(killed.object);
-                unread[count] = (self.lane_of(killed.object), killed.index, killed.object);
-                count += 1;
+                dead.put(killed.index, killed.object);
             }
         }
-        let unread = &mut unread[..count];
-        unread.sort_unstable_by_key(|&(lane, ..)| lane);
-        for same in unread.chunk_by(|a, b| a.0 == b.0) {
-            self.locked(same[0].0, |mut lane| lane.release_all(same));
+    }
+
+    /// Does `work` with each object, holding its lane.
+    fn by_lane(&self, batch: &mut Batch, mut work: impl FnMut(&mut Held<'_, A>, u32, Object)) {
+        let entries = &mut batch.entries[..batch.count];
+        for (lane, _, object) in &mut *entries {
+            *lane = self.lane_of(*object);
+        }
+        entries.sort_unstable_by_key(|&(lane, ..)| lane);
+        for same in entries.chunk_by(|a, b| a.0 == b.0) {
+            self.locked(same[0].0, |mut lane| {
+                same.iter().for_each(|&(_, index, object)| work(&mut lane, index, object));
+            });
         }
     }
 
@@ -324,14 +372,15 @@ impl<A: Arena> Pool<A> {
         &self.ground.arena
     }
 
-    /// A place: in the home lane's holes, in another lane's hole of just this size, in a new zspage
-    /// of the home lane, and, when that lane has no handle left, of another.
+    /// A place: in the home lane's holes, in another lane's hole of just this size, or of any size
+    /// where that lane wastes much, in a new zspage of the home lane, and, when that lane has no handle
+    /// left, of another.
     fn place(&self, len: usize) -> Result<Placed, AllocError> {
         let home = home_lane();
         for step in 0..LANES {
             let number = (home + step) % LANES;
-            let reach = if step == 0 { Reach::Hole } else { Reach::Tight };
             let Some(mut lane) = self.lanes[number].0.try_lock() else { continue };
+            let reach = if step == 0 || lane.wastes() { Reach::Hole } else { Reach::Tight };
             if let Ok(placed) = self.held(number, &mut lane).place(len, reach) {
                 return Ok(placed);
             }
@@ -351,16 +400,28 @@ impl<A: Arena> Pool<A> {
     }
 
     fn release(&self, index: u32, object: Object) {
-        self.locked(self.lane_of(object), |mut lane| lane.release(index, object));
+        self.locked(self.lane_of(object), |mut lane| lane.take_dead(index, object));
     }
 
     /// The lane of an object that is still there: its zspage cannot change hands.
     fn lane_of(&self, object: Object) -> usize {
-        self.ground.zspages.lane(self.ground.shape.zspage_of(object.place))
+        self.ground.zspages.lane(self.zspage_of(object))
+    }
+
+    fn zspage_of(&self, object: Object) -> u32 {
+        self.ground.shape.zspage_of(object.place)
     }
 
     fn locked<R>(&self, number: usize, work: impl FnOnce(Held<'_, A>) -> R) -> R {
-        work(self.held(number, &mut self.lanes[number].0.lock()))
+        let lane = &self.lanes[number].0;
+        let spun = (0..SPINS).find_map(|_| {
+            let taken = lane.try_lock();
+            if taken.is_none() {
+                spin_loop();
+            }
+            taken
+        });
+        work(self.held(number, &mut spun.unwrap_or_else(|| lane.lock())))
     }
 
     fn held<'a>(&'a self, number: usize, lane: &'a mut Lane) -> Held<'a, A> {
@@ -373,6 +434,23 @@ impl<A: Arena> Pool<A> {
         for number in 0..LANES {
             self.locked(number, |mut lane| lane.check());
         }
+    }
+}
+
+/// Some objects, each with its lane, once that is looked up, and its handle's index.
+struct Batch {
+    entries: [(usize, u32, Object); FREES_AT_ONCE],
+    count: usize,
+}
+
+impl Batch {
+    const fn new() -> Self {
+        Self { entries: [(0, 0, Object { place: 0, len: 0 }); FREES_AT_ONCE], count: 0 }
+    }
+
+    fn put(&mut self, index: u32, object: Object) {
+        self.entries[self.count] = (0, index, object);
+        self.count += 1;
     }
 }
 
@@ -390,13 +468,16 @@ impl<A: Arena> Drop for Pin<'_, A> {
     }
 }
 
-/// The lane that this thread tries first. Threads have no storage of their own here, but each has
-/// its own stack, so where that lies tells them apart well enough.
+/// The lane that this thread tries first: that of the CPU it runs on, so that threads that run at the same
+/// time have different ones. It may be elsewhere the moment after, and then meets somebody.
 #[cfg(not(loom))]
+#[allow(unsafe_code)] // The instruction that tells the CPU is an intrinsic.
 fn home_lane() -> usize {
-    let on_the_stack = 0_u8;
-    let region = (&raw const on_the_stack).addr() >> 16;
-    region.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - LANES.ilog2())
+    let mut cpu = 0;
+    // SAFETY: every x86-64 processor that runs Linux 6.11 has RDTSCP; it writes to `cpu` alone.
+    unsafe { __rdtscp(&raw mut cpu) };
+    // Linux keeps the number of the CPU in the lower 12 bits, its node above.
+    cpu as usize % LANES
 }
 
 #[cfg(loom)]

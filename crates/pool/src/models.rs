@@ -140,6 +140,41 @@ fn two_frees_of_one_object() {
 }
 
 #[test]
+fn read_beside_free_many_and_reuse() {
+    explore(|| {
+        let pool = pool();
+        let handles = [1, 2].map(|byte| store(&pool, byte));
+        let reader = {
+            let pool = pool.clone();
+            thread::spawn(move || reads(&pool, handles[0], 1))
+        };
+        assert_eq!(pool.free_many(&handles).objects, 2);
+        let next = store(&pool, 3);
+        reader.join().expect("no wrong byte");
+        assert!(reads(&pool, next, 3) && !reads(&pool, handles[1], 2));
+        assert_eq!(pool.free(next), Ok(LEN));
+        pool.check();
+        assert_eq!(pool.arena().committed(), 0);
+    });
+}
+
+#[test]
+fn two_calls_free_the_same() {
+    explore(|| {
+        let pool = pool();
+        let handles = [1, 2].map(|byte| store(&pool, byte));
+        let other = {
+            let pool = pool.clone();
+            thread::spawn(move || pool.free_many(&handles).objects)
+        };
+        let here = pool.free_many(&[handles[1], handles[0], handles[1]]).objects;
+        assert_eq!(here + other.join().expect("an answer"), 2);
+        pool.check();
+        assert_eq!(pool.arena().committed(), 0);
+    });
+}
+
+#[test]
 fn two_threads_store() {
     explore(|| {
         let pool = pool();

@@ -1,15 +1,24 @@
-//! zsmalloc by the book, as a count: which zspage each object would lie in, and no bytes.
+//! zsmalloc by the book, as the series has it: what the pool is measured against, plain on purpose.
 //!
-//! What the pool is measured against, and plain on purpose. An object goes to the fullest zspage of
-//! its class that is not full, fullness in steps of 10%; compaction takes the objects of the
-//! emptiest zspages of a class to the fullest ones while that frees a whole zspage.
+//! ```text
+//!   Ref ──► place: class, zspage, slot, length
+//!             class ──► zspages, the partly filled ones by tenths of fullness
+//!                         zspage: a chain of pages, cut into slots of the class's size
+//! ```
+//!
+//! An object goes to the fullest zspage of its class that is not full, fullness in steps of 10%;
+//! compaction takes the objects of the emptiest zspages of a class to the fullest ones while that
+//! frees a whole zspage. One owner, no locks. A kernel's pages stand scattered; a zspage is one
+//! piece of memory here, which changes nothing that is counted.
 
 use alloc::collections::BTreeSet;
+use alloc::vec;
 use alloc::vec::Vec;
+use core::fmt;
 use octavo_page::PAGE_SIZE;
 
-use crate::ChainLength;
-use crate::classes::{ClassRow, ClassTable};
+use crate::classes::{Class, ClassRow, ClassTable, HANDLE_BYTES};
+use crate::{AllocError, ChainLength};
 
 /// Bytes of the word that names an object to its owner.
 const SLOT_BYTES: usize = 8;
@@ -20,31 +29,59 @@ const GROUPS: usize = 10;
 
 /// Names an object in a [`Reference`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ref(usize);
+pub struct Ref {
+    object: u32,
+    generation: u32,
+}
 
-/// A pool of the series, counted.
+/// The name is of no object: it was freed, or is of another pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadRef(pub Ref);
+
+impl fmt::Display for BadRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ref { object, generation } = self.0;
+        write!(f, "object {object}.{generation} is not there: freed before, or of another pool")
+    }
+}
+
+impl core::error::Error for BadRef {}
+
+/// A pool of the series.
 pub struct Reference {
     table: ClassTable,
+    max_object: usize,
     classes: Vec<ClassState>,
     objects: Vec<Place>,
-    unused: Vec<usize>,
+    unused: Vec<u32>,
     compressed: usize,
 }
 
+/// Where an object is. An entry that is not used has a length of 0.
 #[derive(Clone, Copy)]
 struct Place {
     class: usize,
     zspage: usize,
+    slot: usize,
     len: usize,
+    generation: u32,
 }
 
 #[derive(Default)]
 struct ClassState {
-    /// The objects in each zspage.
-    zspages: Vec<Vec<usize>>,
+    zspages: Vec<Zspage>,
     /// Those that are neither full nor empty, by fullness group.
     partial: BTreeSet<(usize, usize)>,
     unused: Vec<usize>,
+}
+
+/// A chain of pages; without any while it is not used.
+#[derive(Default)]
+struct Zspage {
+    memory: Vec<u8>,
+    /// The objects, and the slot of each.
+    objects: Vec<(u32, usize)>,
+    free: Vec<usize>,
 }
 
 impl Reference {
@@ -53,55 +90,92 @@ impl Reference {
     pub fn new(chain: ChainLength, max_object: usize) -> Self {
         let table = ClassTable::new(chain, max_object);
         let classes = table.classes().iter().map(|_| ClassState::default()).collect();
-        Self { table, classes, objects: Vec::new(), unused: Vec::new(), compressed: 0 }
+        let (objects, unused) = (Vec::new(), Vec::new());
+        Self { table, max_object, classes, objects, unused, compressed: 0 }
     }
 
-    /// Stores an object of `len` bytes, 1 to the largest.
-    pub fn store(&mut self, len: usize) -> Ref {
-        let class = self.table.class_of(len);
-        let object = self.unused.pop().unwrap_or_else(|| {
-            self.objects.push(Place { class: 0, zspage: 0, len: 0 });
-            self.objects.len() - 1
-        });
-        let per_zspage = self.table.classes()[class].objects;
-        let zspage = self.classes[class].put(object, per_zspage);
-        self.objects[object] = Place { class, zspage, len };
-        self.compressed += len;
-        Ref(object)
-    }
-
-    /// Frees an object.
+    /// Stores a copy of `bytes`.
     ///
-    /// # Panics
-    /// It was freed before.
-    pub fn free(&mut self, object: Ref) {
-        let place = self.objects[object.0];
-        let per_zspage = self.table.classes()[place.class].objects;
-        self.classes[place.class].take(object.0, place.zspage, per_zspage);
-        self.unused.push(object.0);
+    /// # Errors
+    /// There are none, or more than the largest object has.
+    pub fn store(&mut self, bytes: &[u8]) -> Result<Ref, AllocError> {
+        match (bytes.len(), self.max_object) {
+            (0, _) => return Err(AllocError::Zero),
+            (len, max) if len > max => return Err(AllocError::TooLarge { len, max }),
+            _ => {}
+        }
+        let class = self.table.class_of(bytes.len());
+        let object = self.unused.pop().unwrap_or_else(|| {
+            self.objects.push(Place { class: 0, zspage: 0, slot: 0, len: 0, generation: 0 });
+            self.objects.len() as u32 - 1
+        });
+        let shape = self.table.classes()[class];
+        let (zspage, slot) = self.classes[class].put(object, bytes, shape);
+        let place = &mut self.objects[object as usize];
+        *place = Place { class, zspage, slot, len: bytes.len(), ..*place };
+        self.compressed += bytes.len();
+        Ok(Ref { object, generation: place.generation })
+    }
+
+    /// The bytes of an object.
+    ///
+    /// # Errors
+    /// The name is of no object.
+    pub fn read(&self, name: Ref) -> Result<&[u8], BadRef> {
+        let place = self.place(name)?;
+        let from = self.table.classes()[place.class].bytes_before(place.slot);
+        Ok(&self.classes[place.class].zspages[place.zspage].memory[from..][..place.len])
+    }
+
+    /// Frees an object; its bytes.
+    ///
+    /// # Errors
+    /// The name is of no object.
+    pub fn free(&mut self, name: Ref) -> Result<usize, BadRef> {
+        let place = self.place(name)?;
+        let shape = self.table.classes()[place.class];
+        self.classes[place.class].take(name.object, place.zspage, shape);
+        let entry = &mut self.objects[name.object as usize];
+        (entry.len, entry.generation) = (0, entry.generation.wrapping_add(1));
+        self.unused.push(name.object);
         self.compressed -= place.len;
+        Ok(place.len)
+    }
+
+    fn place(&self, name: Ref) -> Result<Place, BadRef> {
+        let place = self
+            .objects
+            .get(name.object as usize)
+            .filter(|place| place.len > 0 && place.generation == name.generation);
+        place.copied().ok_or(BadRef(name))
     }
 
     /// Compacts every class as far as it goes; the objects moved.
     pub fn compact(&mut self) -> usize {
         let mut moved = 0;
-        for (state, class) in self.classes.iter_mut().zip(self.table.classes()) {
-            while state.freeable(class.objects) > 0 {
+        for (state, &shape) in self.classes.iter_mut().zip(self.table.classes()) {
+            while state.freeable(shape.objects) > 0 {
                 let Some(&(_, from)) = state.partial.first() else { break };
-                while let Some(&object) = state.zspages[from].last() {
-                    state.take(object, from, class.objects);
-                    // Out of the way, so that the object does not come back.
-                    let home = (group(state.zspages[from].len(), class.objects), from);
-                    let held = state.partial.remove(&home);
-                    self.objects[object].zspage = state.put(object, class.objects);
-                    if held {
-                        state.partial.insert(home);
-                    }
-                    moved += 1;
+                // Out of the way, so that no object comes back.
+                let home = (group(state.zspages[from].objects.len(), shape.objects), from);
+                state.partial.remove(&home);
+                let emptied = core::mem::take(&mut state.zspages[from]);
+                state.unused.push(from);
+                for &(object, slot) in &emptied.objects {
+                    let place = &mut self.objects[object as usize];
+                    let bytes = &emptied.memory[shape.bytes_before(slot)..][..place.len];
+                    (place.zspage, place.slot) = state.put(object, bytes, shape);
                 }
+                moved += emptied.objects.len();
             }
         }
         moved
+    }
+
+    /// Objects there are.
+    #[must_use]
+    pub const fn objects(&self) -> usize {
+        self.objects.len() - self.unused.len()
     }
 
     /// Bytes of the objects.
@@ -120,8 +194,7 @@ impl Reference {
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         let zspages: usize = self.classes.iter().map(ClassState::in_use).sum();
-        let objects = self.objects.len() - self.unused.len();
-        self.pages() * PAGE_SIZE + objects * SLOT_BYTES + zspages * DESCRIPTOR_BYTES
+        self.pages() * PAGE_SIZE + self.objects() * SLOT_BYTES + zspages * DESCRIPTOR_BYTES
     }
 
     /// The classes, smallest first.
@@ -130,9 +203,10 @@ impl Reference {
         let step = self.table.step();
         self.classes.iter().zip(self.table.classes()).map(move |(state, class)| {
             let zspages = state.in_use();
-            let used: usize = state.zspages.iter().map(Vec::len).sum();
-            let nearly =
-                |zspage: &&(usize, usize)| 4 * state.zspages[zspage.1].len() >= 3 * class.objects;
+            let used: usize = state.zspages.iter().map(|zspage| zspage.objects.len()).sum();
+            let nearly = |zspage: &&(usize, usize)| {
+                4 * state.zspages[zspage.1].objects.len() >= 3 * class.objects
+            };
             let almost_full = state.partial.iter().filter(nearly).count();
             ClassRow {
                 class: (class.size - smallest) / step,
@@ -149,6 +223,13 @@ impl Reference {
     }
 }
 
+impl Class {
+    /// Bytes of a zspage before the object in `slot`. What is huge has its handle elsewhere.
+    const fn bytes_before(&self, slot: usize) -> usize {
+        if self.is_huge() { 0 } else { slot * self.size + HANDLE_BYTES }
+    }
+}
+
 impl ClassState {
     fn in_use(&self) -> usize {
         self.zspages.len() - self.unused.len()
@@ -156,39 +237,62 @@ impl ClassState {
 
     /// Zspages that the objects would not need.
     fn freeable(&self, per_zspage: usize) -> usize {
-        let used: usize = self.partial.iter().map(|&(_, zspage)| self.zspages[zspage].len()).sum();
+        let held = |&(_, zspage): &(usize, usize)| self.zspages[zspage].objects.len();
+        let used: usize = self.partial.iter().map(held).sum();
         self.partial.len() - used.div_ceil(per_zspage)
     }
 
-    fn put(&mut self, object: usize, per_zspage: usize) -> usize {
-        let zspage = match self.partial.pop_last() {
+    /// Puts an object into the fullest zspage, else a new one; its zspage and slot.
+    fn put(&mut self, object: u32, bytes: &[u8], shape: Class) -> (usize, usize) {
+        let at = match self.partial.pop_last() {
             Some((_, zspage)) => zspage,
-            None => self.unused.pop().unwrap_or_else(|| {
-                self.zspages.push(Vec::new());
-                self.zspages.len() - 1
-            }),
-        };
-        self.zspages[zspage].push(object);
-        self.file(zspage, per_zspage);
-        zspage
-    }
-
-    fn take(&mut self, object: usize, zspage: usize, per_zspage: usize) {
-        let held = self.zspages[zspage].len();
-        let at = self.zspages[zspage].iter().position(|&o| o == object).expect("freed once");
-        self.partial.remove(&(group(held, per_zspage), zspage));
-        self.zspages[zspage].swap_remove(at);
-        self.file(zspage, per_zspage);
-    }
-
-    fn file(&mut self, zspage: usize, per_zspage: usize) {
-        match self.zspages[zspage].len() {
-            0 => self.unused.push(zspage),
-            held if held < per_zspage => {
-                self.partial.insert((group(held, per_zspage), zspage));
+            None => {
+                let at = self.unused.pop().unwrap_or(self.zspages.len());
+                if at == self.zspages.len() {
+                    self.zspages.push(Zspage::default());
+                }
+                self.zspages[at] = Zspage::new(shape);
+                at
             }
-            _ => {}
+        };
+        let slot = self.zspages[at].put(object, bytes, shape);
+        self.file(at, shape);
+        (at, slot)
+    }
+
+    fn take(&mut self, object: u32, at: usize, shape: Class) {
+        let zspage = &mut self.zspages[at];
+        self.partial.remove(&(group(zspage.objects.len(), shape.objects), at));
+        let held = zspage.objects.iter().position(|&(o, _)| o == object);
+        let (_, slot) = zspage.objects.swap_remove(held.expect("an object is in its zspage"));
+        zspage.free.push(slot);
+        if zspage.objects.is_empty() {
+            self.zspages[at] = Zspage::default();
+            self.unused.push(at);
         }
+        self.file(at, shape);
+    }
+
+    /// Notes how full a zspage is.
+    fn file(&mut self, at: usize, shape: Class) {
+        let held = self.zspages[at].objects.len();
+        if (1..shape.objects).contains(&held) {
+            self.partial.insert((group(held, shape.objects), at));
+        }
+    }
+}
+
+impl Zspage {
+    fn new(shape: Class) -> Self {
+        let memory = vec![0; shape.pages * PAGE_SIZE];
+        Self { memory, objects: Vec::new(), free: (0..shape.objects).rev().collect() }
+    }
+
+    fn put(&mut self, object: u32, bytes: &[u8], shape: Class) -> usize {
+        let slot = self.free.pop().expect("a zspage that is not full");
+        self.memory[shape.bytes_before(slot)..][..bytes.len()].copy_from_slice(bytes);
+        self.objects.push((object, slot));
+        slot
     }
 }
 
@@ -201,42 +305,76 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn pool(chain: usize, unit: usize) -> Reference {
+        Reference::new(ChainLength::new(chain).expect("valid"), unit)
+    }
+
     #[test]
     fn objects_of_1568_bytes_take_5_pages_or_6() {
         for (chain, pages) in [(4, 6), (8, 5)] {
-            let mut pool = Reference::new(ChainLength::new(chain).expect("valid"), PAGE_SIZE);
+            let mut pool = pool(chain, PAGE_SIZE);
             for _ in 0..13 {
-                pool.store(1568 - crate::classes::HANDLE_BYTES);
+                pool.store(&[1; 1568 - HANDLE_BYTES]).expect("a size");
             }
             assert_eq!(pool.pages(), pages, "chain {chain}");
         }
     }
 
+    #[test]
+    fn what_cannot_be_stored_is_refused() {
+        let mut pool = pool(4, PAGE_SIZE);
+        assert_eq!(pool.store(&[]), Err(AllocError::Zero));
+        let error = AllocError::TooLarge { len: 4097, max: 4096 };
+        assert_eq!(pool.store(&[0; 4097]), Err(error));
+    }
+
     proptest! {
+        /// Against a list of names and bytes.
         #[test]
-        fn compaction_leaves_one_partial_zspage_a_class_at_most(
+        fn what_is_stored_is_read(
             chain in 1..=16_usize,
-            lens in prop::collection::vec(1..=4096_usize, 1..300),
-            keep in 1..5_usize,
+            pages in prop::sample::select(vec![1_usize, 4, 16]),
+            ops in prop::collection::vec((0..8_u8, any::<usize>()), 0..300),
         ) {
-            let mut pool = Reference::new(ChainLength::new(chain).expect("valid"), PAGE_SIZE);
-            let refs: Vec<_> = lens.iter().map(|&len| pool.store(len)).collect();
-            for (n, object) in refs.iter().enumerate() {
-                if n % keep != 0 {
-                    pool.free(*object);
+            let mut pool = pool(chain, pages * PAGE_SIZE);
+            let (mut live, mut stale): (Vec<(Ref, Vec<u8>)>, Vec<Ref>) = Default::default();
+            for (op, n) in ops {
+                match op {
+                    0..=4 => {
+                        let bytes = vec![n as u8; 1 + n % (pages * PAGE_SIZE)];
+                        live.push((pool.store(&bytes).expect("a size"), bytes));
+                    }
+                    5 | 6 if !live.is_empty() => {
+                        let (name, bytes) = live.swap_remove(n % live.len());
+                        prop_assert_eq!(pool.free(name), Ok(bytes.len()));
+                        stale.push(name);
+                    }
+                    7 => {
+                        let (before, used) = (pool.pages(), pool.used_bytes());
+                        let freeable: usize = pool.rows().map(|row| row.freeable).sum();
+                        pool.compact();
+                        prop_assert_eq!(pool.pages(), before - freeable);
+                        prop_assert!(pool.used_bytes() <= used);
+                        prop_assert!(pool.rows().all(|row| row.freeable == 0));
+                    }
+                    _ => {}
                 }
             }
-            let freeable: usize = pool.rows().map(|row| row.freeable).sum();
-            let before = pool.pages();
-            pool.compact();
-            prop_assert_eq!(pool.pages(), before - freeable);
-            for (state, class) in pool.classes.iter().zip(pool.table.classes()) {
-                prop_assert_eq!(state.freeable(class.objects), 0);
+            for (name, bytes) in &live {
+                prop_assert_eq!(pool.read(*name), Ok(&bytes[..]));
             }
-            for row in pool.rows() {
-                prop_assert!(row.obj_allocated - row.obj_used < row.obj_allocated.max(1));
-                prop_assert_eq!(row.freeable, 0);
+            for name in stale {
+                prop_assert_eq!(pool.read(name), Err(BadRef(name)));
+                prop_assert_eq!(pool.free(name), Err(BadRef(name)));
             }
+            prop_assert_eq!(pool.objects(), live.len());
+            prop_assert_eq!(pool.rows().map(|row| row.obj_used).sum::<usize>(), live.len());
+            let bytes: usize = live.iter().map(|(_, bytes)| bytes.len()).sum();
+            prop_assert_eq!(pool.compressed_bytes(), bytes);
+            for (name, _) in live {
+                pool.free(name).expect("live");
+            }
+            prop_assert_eq!(pool.used_bytes(), 0);
         }
     }
 }

@@ -8,7 +8,8 @@ use crate::lane::Count;
 use crate::zspages::{DESCRIPTOR_BYTES, Kind};
 use crate::{Arena, LANES, Padded, Pool};
 
-/// What a pool holds now. Read lane by lane: exact when nobody changes the pool meanwhile.
+/// What a pool holds now. Read lane by lane, the dead buried before: exact when nobody changes the
+/// pool meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Stats {
     /// Objects.
@@ -51,6 +52,7 @@ impl<A: Arena> Pool<A> {
     /// The pool's two classes, packed objects of any size and huge ones, with the columns that the
     /// kernel shows. Reads every zspage's descriptor, without a lock: a picture of a moment or two.
     pub fn classes(&self) -> [ClassRow; 2] {
+        let objects: usize = self.counts().map(|count| count.objects).sum();
         let shape = self.ground.shape;
         let row = |class, size| ClassRow {
             class,
@@ -73,7 +75,6 @@ impl<A: Arena> Pool<A> {
                 _ => row.almost_empty += 1,
             }
         }
-        let objects: usize = self.counts().map(|count| count.objects).sum();
         packed.obj_used = objects.saturating_sub(huge.obj_used);
         packed.obj_allocated = packed.obj_used;
         packed.freeable = self.freeable_pages();
@@ -105,6 +106,11 @@ impl<A: Arena> Pool<A> {
     }
 
     fn counts(&self) -> impl Iterator<Item = Count> {
-        self.lanes.iter().map(|lane| lane.0.lock().count)
+        (0..LANES).map(|number| {
+            self.locked(number, |mut lane| {
+                lane.bury();
+                lane.lane.count
+            })
+        })
     }
 }

@@ -21,12 +21,21 @@ pub(crate) enum Kind {
 }
 
 /// Fields of one zspage, in the order they lie in the table.
-const FIELDS: usize = 5;
+const FIELDS: usize = 8;
 const OWNER: usize = 0;
 const FILL: usize = 1;
 const PAGES: usize = 2;
 const NEXT: usize = 3;
 const PREV: usize = 4;
+const HOLES: usize = 5;
+const TAIL: usize = 6;
+const DOOMED: usize = 7;
+
+/// What the lowest bits of an owner say; 0 of a spare.
+const STATE: u32 = 3;
+const PACKED: u32 = 1;
+const RAZED: u32 = 2;
+const HUGE: u32 = 3;
 
 /// Bytes of one descriptor.
 pub(crate) const DESCRIPTOR_BYTES: usize = FIELDS * size_of::<u32>();
@@ -65,8 +74,10 @@ impl Zspages {
         let zspage = self.pop().or_else(|| self.fresh())?;
         self.set(zspage, FILL, 0);
         self.set(zspage, PAGES, 0);
-        let huge = u32::from(kind == Kind::Huge);
-        self.set(zspage, OWNER, (lane as u32) << 2 | huge << 1 | 1);
+        self.set(zspage, HOLES, 0);
+        self.set(zspage, TAIL, NIL);
+        self.set(zspage, DOOMED, 0);
+        self.set(zspage, OWNER, owner(lane, kind));
         Some(zspage)
     }
 
@@ -118,20 +129,56 @@ impl Zspages {
 
     /// What the zspage holds, if it is in use.
     pub(crate) fn kind(&self, zspage: u32) -> Option<Kind> {
-        match self.get(zspage, OWNER) & 3 {
-            1 => Some(Kind::Packed),
-            3 => Some(Kind::Huge),
+        match self.get(zspage, OWNER) & STATE {
+            PACKED => Some(Kind::Packed),
+            HUGE => Some(Kind::Huge),
             _ => None,
         }
     }
 
     /// Whether `lane` holds the zspage, for `kind`.
     pub(crate) fn is(&self, zspage: u32, lane: usize, kind: Kind) -> bool {
-        let huge = u32::from(kind == Kind::Huge);
-        self.get(zspage, OWNER) == (lane as u32) << 2 | huge << 1 | 1
+        self.get(zspage, OWNER) == owner(lane, kind)
     }
 
-    /// Packed: words that blocks fill. Huge: a bit for each slot that holds an object.
+    /// Makes a packed zspage one that holds nothing, but is not to be used again yet.
+    pub(crate) fn raze(&self, zspage: u32) {
+        self.set(zspage, OWNER, self.get(zspage, OWNER) & !STATE | RAZED);
+    }
+
+    /// Whether the zspage was razed and not given back since.
+    pub(crate) fn is_razed(&self, zspage: u32) -> bool {
+        self.get(zspage, OWNER) & STATE == RAZED
+    }
+
+    /// Holes of a packed zspage, the one at its end not counted.
+    pub(crate) fn holes(&self, zspage: u32) -> u32 {
+        self.get(zspage, HOLES)
+    }
+
+    pub(crate) fn set_holes(&self, zspage: u32, holes: u32) {
+        self.set(zspage, HOLES, holes);
+    }
+
+    /// The hole at the end of a packed zspage; `NIL` when there is none.
+    pub(crate) fn tail(&self, zspage: u32) -> u32 {
+        self.get(zspage, TAIL)
+    }
+
+    pub(crate) fn set_tail(&self, zspage: u32, at: u32) {
+        self.set(zspage, TAIL, at);
+    }
+
+    /// Packed: words, of those that blocks fill, whose objects are freed by a call that is not done.
+    pub(crate) fn doomed(&self, zspage: u32) -> u32 {
+        self.get(zspage, DOOMED)
+    }
+
+    pub(crate) fn set_doomed(&self, zspage: u32, words: u32) {
+        self.set(zspage, DOOMED, words);
+    }
+
+    /// Packed: words that blocks fill, slack left out. Huge: a bit for each slot that holds an object.
     pub(crate) fn fill(&self, zspage: u32) -> u32 {
         self.get(zspage, FILL)
     }
@@ -179,6 +226,14 @@ impl Zspages {
     fn set(&self, zspage: u32, field: usize, value: u32) {
         self.fields[zspage as usize * FIELDS + field].store(value, Ordering::Relaxed);
     }
+}
+
+const fn owner(lane: usize, kind: Kind) -> u32 {
+    let state = match kind {
+        Kind::Packed => PACKED,
+        Kind::Huge => HUGE,
+    };
+    (lane as u32) << 2 | state
 }
 
 const fn count_up(top: u64) -> u64 {

@@ -24,8 +24,9 @@ impl<A: Arena> Held<'_, A> {
             }
         }
         assert!(binned.is_empty(), "bins hold only holes: {binned:?}");
+        assert_eq!(self.lane.razed, NIL, "razed zspages are given back");
         let known = &self.lane.count;
-        assert_eq!(known.objects, count.objects);
+        assert_eq!(known.objects + self.lane.dead.objects().len(), count.objects);
         assert_eq!(known.packed_words, count.packed_words);
         assert_eq!(known.packed_pages, count.packed_pages);
         assert_eq!(known.huge_pages, count.huge_pages);
@@ -54,6 +55,7 @@ impl<A: Arena> Held<'_, A> {
         let whole = self.whole(zspage);
         let (mut at, mut after_hole, mut fill, mut backed) =
             (whole.at, false, 0, whole.words / PAGE_WORDS);
+        let (mut holes, mut tail) = (0, NIL);
         while at < whole.end() {
             if self.tag(at) & HOLE != 0 {
                 let hole = self.hole(at);
@@ -61,6 +63,9 @@ impl<A: Arena> Held<'_, A> {
                 assert!(hole.words >= MIN_HOLE && hole != whole);
                 if hole.end() < whole.end() {
                     assert_eq!(self.tag(hole.end() - 1), hole.words);
+                    holes += 1;
+                } else {
+                    tail = hole.at;
                 }
                 let expected = (zspage != self.lane.victim).then_some(hole.words);
                 assert_eq!(binned.remove(&at), expected, "in its bin");
@@ -69,14 +74,18 @@ impl<A: Arena> Held<'_, A> {
             } else {
                 let (word, block) = self.named(at);
                 assert_eq!(self.tag(at) & AFTER_HOLE != 0, after_hole);
-                assert_eq!(word.movable().expect("live, unread").place, at + 1);
-                fill += block.words;
+                let is_dead = self.lane.dead.objects().iter().any(|(_, o)| o.place == at + 1);
+                assert_eq!(word.movable().is_none(), is_dead, "unread, alive or dead");
+                assert_eq!(word.object().place, at + 1);
+                fill += block.words - self.slack(at);
                 count.objects += 1;
                 (at, after_hole) = (block.end(), false);
             }
         }
         assert_eq!(at, whole.end(), "blocks and holes fill the zspage");
-        assert_eq!(self.ground.zspages.fill(zspage), fill);
+        let zspages = &self.ground.zspages;
+        assert_eq!((zspages.holes(zspage), zspages.tail(zspage)), (holes, tail));
+        assert_eq!((zspages.fill(zspage), zspages.doomed(zspage)), (fill, 0));
         assert_eq!(self.ground.zspages.pages(zspage), backed);
         count.packed_words += fill as usize;
         count.packed_pages += backed as usize;

@@ -40,6 +40,7 @@ enum Evacuated {
 impl<A: Arena> Held<'_, A> {
     /// Moves up to `moves` objects out of the zspage that wastes most, and goes on with the next.
     pub(crate) fn compact(&mut self, moves: usize) -> Step {
+        self.bury();
         let mut step = Step { moved: 0, dense: self.is_settled() };
         if step.dense {
             return step;
@@ -124,7 +125,7 @@ impl<A: Arena> Held<'_, A> {
         self.lane.count.packed_pages >= self.lane.round_pages
     }
 
-    fn for_holes(&mut self, zspage: u32, mut each: impl FnMut(&mut Self, Run)) {
+    pub(super) fn for_holes(&mut self, zspage: u32, mut each: impl FnMut(&mut Self, Run)) {
         let whole = self.whole(zspage);
         let mut at = whole.at;
         while at - whole.at < whole.words {

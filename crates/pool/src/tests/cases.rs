@@ -26,6 +26,12 @@ fn what_is_stored_is_read() {
         pool.read(handle, |bytes| assert_eq!(bytes, std::vec![len as u8; len])).expect("stored");
     }
     pool.check();
+    let foreign = Handle::from_bits(u32::MAX);
+    let wanted = [&handles[..], &[foreign]].concat();
+    pool.read_many(&wanted, |n, bytes| match lens.get(n) {
+        Some(&len) => assert_eq!(bytes, Ok(&std::vec![len as u8; len][..])),
+        None => assert_eq!(bytes, Err(BadHandle(foreign))),
+    });
     for (&len, &handle) in lens.iter().zip(&handles) {
         assert_eq!(pool.free(handle), Ok(len));
         assert_eq!(pool.free(handle), Err(BadHandle(handle)));
@@ -57,8 +63,6 @@ fn a_config_out_of_range_is_refused() {
     assert_eq!(make(16, 4096, 0), Some(ConfigError::MaxObjects(0)));
     let many = MAX_OBJECTS + 1;
     assert_eq!(make(16, 4096, many), Some(ConfigError::MaxObjects(many)));
-    assert_eq!(ChainLength::new(0), Err(ChainLengthError(0)));
-    assert_eq!(ChainLength::new(17), Err(ChainLengthError(17)));
 }
 
 #[test]
@@ -118,7 +122,7 @@ fn huge_objects_fill_their_pages_exactly_and_give_them_back() {
             pool.read(handle, |bytes| assert!(bytes.iter().all(|&b| b == n as u8))).expect("live");
             pool.free(handle).expect("live");
             let spare = pool.stats().spare_pages;
-            assert!(spare <= (19 - n) * unit / 4096 / 8);
+            assert!(spare <= ((19 - n) * unit / 4096 / 8).max(1));
             assert_eq!((pool.arena().committed() - spare) * 4096, (19 - n) * unit);
         }
     }
@@ -208,7 +212,7 @@ fn a_lane_left_behind_is_used_up() {
     for other in 1..5 {
         thread::scope(|scope| {
             scope.spawn(|| {
-                // Inside the other thread, so that it has another stack and so another lane.
+                // By another thread, which may run elsewhere and so have another lane.
                 let mut live: Vec<_> = thread::scope(|scope| {
                     let first = scope.spawn(|| (0..10_000).map(store).collect());
                     first.join().expect("stored")
@@ -221,7 +225,7 @@ fn a_lane_left_behind_is_used_up() {
                 }
                 let stats = pool.stats();
                 let used = stats.pages * 4096;
-                assert!(used < stats.compressed_bytes * 115 / 100, "{fill} pages, then {stats:?}");
+                assert!(used < stats.compressed_bytes * 120 / 100, "{fill} pages, then {stats:?}");
                 pool.free_many(&live);
             });
         });
