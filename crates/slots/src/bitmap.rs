@@ -37,6 +37,7 @@ impl Bitmap {
     /// The first aligned free run of `order` that starts at `from` or later.
     ///
     /// `from` is a multiple of the run's length.
+    #[inline]
     pub(crate) fn free_run(&self, order: Order, from: usize) -> Option<usize> {
         debug_assert!(from.is_multiple_of(order.pages()) && from < CLUSTER_SLOTS);
         if order.get() > WORD_ORDER {
@@ -47,6 +48,7 @@ impl Bitmap {
     }
 
     /// [`Self::free_run`] for runs that lie inside one word.
+    #[inline]
     fn free_bits(&self, order: Order, from: usize) -> Option<usize> {
         let mut below = !(u64::MAX << (from % BITS));
         for (index, word) in self.0.iter().enumerate().skip(from / BITS) {
@@ -85,20 +87,47 @@ impl Bitmap {
         })
     }
 
+    /// The first taken slot at `from` or later, if one is.
+    pub(crate) fn first_taken(&self, from: usize) -> Option<usize> {
+        each_word(from, CLUSTER_SLOTS - from).find_map(|(index, mask)| {
+            let taken = mask & self.0[index];
+            (taken != 0).then(|| index * BITS + taken.trailing_zeros() as usize)
+        })
+    }
+
     /// Takes the slots `first..first + len`, all of which are free.
+    #[inline]
     pub(crate) fn set(&mut self, first: usize, len: usize) {
+        if let Some((index, mask)) = in_word(first, len) {
+            debug_assert_eq!(self.0[index] & mask, 0, "a slot given twice");
+            self.0[index] |= mask;
+            return;
+        }
         for (index, mask) in each_word(first, len) {
             debug_assert_eq!(self.0[index] & mask, 0, "a slot given twice");
             self.0[index] |= mask;
         }
     }
 
-    /// Gives back the slots `first..first + len`, all of which are taken.
-    pub(crate) fn clear(&mut self, first: usize, len: usize) {
+    /// Gives back the slots `first..first + len`, or none of them: then the first that is free.
+    #[inline]
+    pub(crate) fn clear(&mut self, first: usize, len: usize) -> Result<(), usize> {
+        if let Some((index, mask)) = in_word(first, len) {
+            let free = mask & !self.0[index];
+            self.0[index] &= if free == 0 { !mask } else { u64::MAX };
+            return if free == 0 {
+                Ok(())
+            } else {
+                Err(index * BITS + free.trailing_zeros() as usize)
+            };
+        }
+        if let Some(free) = self.first_free(first, len) {
+            return Err(free);
+        }
         for (index, mask) in each_word(first, len) {
-            debug_assert_eq!(self.0[index] & mask, mask, "a slot freed twice");
             self.0[index] &= !mask;
         }
+        Ok(())
     }
 }
 
@@ -119,6 +148,15 @@ const ALIGNED: [u64; WORD_ORDER as usize + 1] = [
     0x0000_0001_0000_0001,
     1,
 ];
+
+/// The word that `first..first + len` lies in, and its bits there, unless it is empty or lies in
+/// several: all but the largest folios lie in one.
+#[inline]
+fn in_word(first: usize, len: usize) -> Option<(usize, u64)> {
+    let from = first % BITS;
+    let inside = len != 0 && from + len <= BITS;
+    inside.then(|| (first / BITS, (u64::MAX >> (BITS - len)) << from))
+}
 
 /// The words that `first..first + len` touches, each with the bits of it that lie in the range.
 fn each_word(first: usize, len: usize) -> impl Iterator<Item = (usize, u64)> {
@@ -178,12 +216,19 @@ mod tests {
             map.set(first, len);
             prop_assert_eq!(map.count(), len);
             prop_assert_eq!(map.first_free(first, len), None);
+            prop_assert_eq!(map.first_taken(0), Some(first));
+            prop_assert_eq!(map.first_taken(first + len - 1), Some(first + len - 1));
             let hole = first + len / 2;
-            map.clear(hole, 1);
+            prop_assert_eq!(map.clear(hole, 1), Ok(()));
+            prop_assert_eq!(map.clear(hole, 1), Err(hole));
             prop_assert_eq!(map.first_free(first, len), Some(hole));
+            let holed = map;
+            prop_assert_eq!(map.clear(first, len), Err(hole));
+            prop_assert_eq!(map, holed);
             map.set(hole, 1);
-            map.clear(first, len);
+            prop_assert_eq!(map.clear(first, len), Ok(()));
             prop_assert_eq!(map, Bitmap::EMPTY);
+            prop_assert_eq!(map.first_taken(first), None);
         }
     }
 }

@@ -19,7 +19,8 @@
 //! An allocation tries, in this order: the CPU's current cluster; a *roomy* one of its order; while
 //! free clusters are scarce, one of its order with any room, so that the free ones are left to other
 //! orders; a *free* one; and when there is none of these, whatever clusters have a hole that is
-//! large enough, other CPUs' current ones too.
+//! large enough, other CPUs' current ones too. In each set it looks first among the clusters that are
+//! its CPU's by their number: so CPUs keep apart, and what one frees is what it takes again.
 //!
 //! The states and the order of attempts are those of the kernel series "mm, swap: rework of swap
 //! allocator locks" ([`twins::Series`]), with two changes. A cluster does not become roomy with the
@@ -27,6 +28,13 @@
 //! lists with every slot that is freed and taken again. And the lists with their device lock are
 //! gone: a state is one bit a cluster in a set (`marks.rs`), changed under the cluster's own lock,
 //! and searched without any. `docs/slots.md` has both measured.
+//!
+//! # Discard
+//!
+//! A device may be told that what it holds is no longer wanted: a hole in a file gives its blocks
+//! back. That takes a system call, so a cluster whose last slot is freed only becomes *emptied*, and
+//! [`Slots::discard`], called off the hot path, tells the device of many and makes them free. An
+//! allocation that takes an emptied cluster first spares the device both.
 //!
 //! # Locks
 //!
@@ -49,6 +57,7 @@ extern crate alloc;
 extern crate std;
 
 mod bitmap;
+pub mod devices;
 mod lists;
 mod marks;
 #[cfg(test)]
@@ -65,15 +74,16 @@ pub mod twins;
 use alloc::boxed::Box;
 use bitmap::{Bitmap, CLUSTER_SLOTS};
 use core::fmt;
+use devices::Device;
 use marks::Marks;
 use octavo_page::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use octavo_page::{Order, SlotId};
-use sync::{Mutex, MutexGuard};
+use sync::{Mutex, MutexGuard, Waits};
 
 const ORDERS: usize = Order::MAX.get() as usize + 1;
 
 /// A cluster is roomy when one in this many of its runs is free.
-const ROOMY: usize = 8;
+const ROOMY: usize = 4;
 
 /// Free clusters are scarce when they are not one in this many.
 const SCARCE: usize = 16;
@@ -85,12 +95,24 @@ const TRIES: usize = 64;
 pub const MAX_SLOTS: usize = (u32::MAX as usize / CLUSTER_SLOTS) * CLUSTER_SLOTS;
 
 /// How large an allocator is to be.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Slots, rounded up to whole clusters of 512.
     pub capacity: usize,
-    /// CPUs that allocate at once; `cpu` in [`Slots::alloc`] counts below this.
+    /// CPUs that allocate at once; `cpu` in [`Slots::alloc`] counts below this. 1 for a rotating
+    /// disk: what all CPUs store one after another then lies one behind the other.
     pub cpus: usize,
+    /// Whether the device under the slots is told of clusters that were emptied, by
+    /// [`Slots::discard`].
+    pub discards: bool,
+    /// Nanoseconds since any moment: times what is waited for locks. [`no_clock`] where nobody asks.
+    pub clock: fn() -> u64,
+}
+
+/// The clock of an allocator whose waits are counted and not timed.
+#[must_use]
+pub fn no_clock() -> u64 {
+    0
 }
 
 /// A size that no allocator has.
@@ -200,11 +222,8 @@ impl Run {
 
     /// Clears the bits of this run in its cluster's bitmap, or none of them.
     fn free_in(self, taken: &mut Bitmap) -> Result<(), FreeError> {
-        if let Some(free) = taken.first_free(self.offset, self.pages) {
-            return Err(FreeError::NotTaken { slot: join(self.cluster, free) });
-        }
-        taken.clear(self.offset, self.pages);
-        Ok(())
+        let cleared = taken.clear(self.offset, self.pages);
+        cleared.map_err(|free| FreeError::NotTaken { slot: join(self.cluster, free) })
     }
 }
 
@@ -222,6 +241,19 @@ fn free_by_cluster(
     first_error
 }
 
+/// The first taken slot from `from` on, in a cluster's bitmap by `first_taken(cluster, offset)`.
+fn next_taken(
+    from: SlotId,
+    clusters: u32,
+    first_taken: impl Fn(u32, usize) -> Option<usize>,
+) -> Option<SlotId> {
+    let (first, offset) = split(from);
+    (first..clusters).find_map(|number| {
+        let from = if number == first { offset } else { 0 };
+        first_taken(number, from).map(|offset| join(number, offset))
+    })
+}
+
 /// The cluster of a slot and its place in it.
 fn split(slot: SlotId) -> (u32, usize) {
     (slot.get() / CLUSTER_SLOTS as u32, slot.index() % CLUSTER_SLOTS)
@@ -237,10 +269,11 @@ fn join(cluster: u32, offset: usize) -> SlotId {
 #[repr(align(128))]
 struct Cluster(Mutex<State>);
 
-/// What the cluster lock protects.
+/// What the cluster lock protects. In this order, lock and all else but a quarter of the bits share a
+/// cache line.
 #[derive(Debug)]
+#[repr(C)]
 struct State {
-    taken: Bitmap,
     count: u16,
     /// What it serves. Means nothing while `count` is 0 and nobody owns it.
     order: Order,
@@ -248,15 +281,22 @@ struct State {
     owned: bool,
     /// Single pages of it were taken although it serves larger folios.
     lent: bool,
+    /// The device holds what was stored in it before and is to be told.
+    stale: bool,
     /// As they are in the sets.
     marks: StateMarks,
+    taken: Bitmap,
 }
+
+const _: () = assert!(core::mem::offset_of!(State, taken) == 8);
 
 /// The sets that a cluster is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum StateMarks {
     /// No slot is taken and no CPU has it.
     Free,
+    /// The same, and the device does not know yet.
+    Emptied,
     /// Every slot is taken.
     Full,
     /// It has a free slot: in `partly` of this order, and in another set if there is room in it.
@@ -282,6 +322,9 @@ struct Cpu {
     /// The cluster that was found last: the next search starts there, so that the clusters behind
     /// gather freed slots meanwhile.
     cursor: AtomicU32,
+    /// The clusters that this CPU searches first, one bit for each of 64 that follow one another: so
+    /// what it freed is what it takes again, and CPUs write to different clusters.
+    lanes: u64,
 }
 
 /// A slot that does not exist: there is no current cluster.
@@ -291,7 +334,9 @@ const NO_CURRENT: u32 = u32::MAX;
 pub struct Slots {
     clusters: Box<[Cluster]>,
     cpus: Box<[Cpu]>,
+    discards: bool,
     free: Marks,
+    emptied: Marks,
     roomy: [Marks; ORDERS],
     spare: [Marks; ORDERS],
     partly: [Marks; ORDERS],
@@ -299,6 +344,7 @@ pub struct Slots {
     touched: AtomicU32,
     /// Changes of any set since the start.
     moves: AtomicU64,
+    waits: Waits,
 }
 
 /// A cluster whose lock is held.
@@ -319,13 +365,16 @@ impl Slots {
         (0..clusters).for_each(|cluster| free.insert(cluster));
         Ok(Self {
             clusters: (0..clusters).map(|_| Cluster(Mutex::new(State::FREE))).collect(),
-            cpus: (0..config.cpus).map(|_| Cpu::new()).collect(),
+            cpus: (0..config.cpus).map(|cpu| Cpu::new(cpu, config.cpus)).collect(),
+            discards: config.discards,
             free,
+            emptied: Marks::none(clusters as usize),
             roomy: marks(),
             spare: marks(),
             partly: marks(),
             touched: AtomicU32::new(0),
             moves: AtomicU64::new(0),
+            waits: Waits::new(config.clock),
         })
     }
 
@@ -352,13 +401,7 @@ impl Slots {
     pub fn table_bytes(&self) -> usize {
         size_of_val(&*self.clusters)
             + size_of_val(&*self.cpus)
-            + (1 + 3 * ORDERS) * self.free.bytes()
-    }
-
-    /// Times a cluster changed from one state to another since the start.
-    #[must_use]
-    pub fn moves(&self) -> u64 {
-        self.moves.load(Ordering::Relaxed)
+            + self.all_sets().map(Marks::bytes).sum::<usize>()
     }
 
     /// Takes an aligned run of slots for a folio of `order` and returns its first.
@@ -370,8 +413,9 @@ impl Slots {
     /// unless another thread holds the lock of its cluster at that moment; a larger folio may be
     /// refused earlier and can be stored in smaller parts.
     #[must_use]
+    #[inline]
     pub fn alloc(&self, order: Order, cpu: usize) -> Option<SlotId> {
-        let cpu = &self.cpus[cpu % self.cpus.len()];
+        let cpu = &self.cpus[if cpu < self.cpus.len() { cpu } else { cpu % self.cpus.len() }];
         let own = usize::from(order.get());
         self.alloc_in_current(order, cpu)
             .or_else(|| self.search(&self.roomy[own], order, cpu, TRIES))
@@ -383,12 +427,13 @@ impl Slots {
     /// While free clusters are scarce, a run in a cluster of this order that has only few: so that
     /// the free clusters are left to other orders.
     fn alloc_in_spare(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
-        let scarce = self.free.len() * SCARCE < self.clusters.len();
+        let scarce = (self.free.len() + self.emptied.len()) * SCARCE < self.clusters.len();
         let spare = &self.spare[usize::from(order.get())];
         scarce.then(|| self.search(spare, order, cpu, TRIES)).flatten()
     }
 
     /// A run in the current cluster, from where the last allocation stopped.
+    #[inline]
     fn alloc_in_current(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
         let current = &cpu.current[usize::from(order.get())];
         let (number, offset) = split(SlotId::new(current.load(Ordering::Relaxed)));
@@ -398,7 +443,7 @@ impl Slots {
         let mut cluster = self.lock(number);
         let state = &mut *cluster.state;
         let lent = state.lent && order == Order::PAGE && state.room() == Room::None;
-        if state.marks == StateMarks::Free || state.order != order && !lent {
+        if state.is_nobodys() || state.order != order && !lent {
             return None; // it was emptied, and is nobody's or serves another order now
         }
         if let Some(first) = state.find(order, offset) {
@@ -412,10 +457,14 @@ impl Slots {
         None
     }
 
-    /// A run in the free cluster with the lowest number: the tables that describe the slots of low
-    /// clusters were written before, those of a cluster never used were not and cost no memory yet.
+    /// A run in an emptied cluster, which then need not be discarded, or in the free one with the
+    /// lowest number: the tables that describe the slots of low clusters were written before, those
+    /// of a cluster never used were not and cost no memory yet.
     fn alloc_in_free(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
-        self.search_from(0, &self.free, order, cpu, usize::MAX)
+        [&self.emptied, &self.free].into_iter().find_map(|set| {
+            let search = |lanes| self.search_from(set.from(0, lanes), set, order, cpu);
+            search(cpu.lanes).or_else(|| search(!cpu.lanes))
+        })
     }
 
     /// A run wherever there is one, as far as the search goes: a single page wherever a slot is
@@ -428,20 +477,23 @@ impl Slots {
         room.chain(&self.partly).find_map(|set| self.search(set, order, cpu, tries))
     }
 
-    /// Searches up to `tries` clusters of a set, from where this CPU found one last.
+    /// Searches up to `tries` clusters of a set, from where this CPU found one last, in its own lanes
+    /// first and then as many in those of others.
     fn search(&self, set: &Marks, order: Order, cpu: &Cpu, tries: usize) -> Option<SlotId> {
-        self.search_from(cpu.cursor.load(Ordering::Relaxed), set, order, cpu, tries)
+        let start = cpu.cursor.load(Ordering::Relaxed);
+        let search = |lanes| self.search_from(set.from(start, lanes).take(tries), set, order, cpu);
+        search(cpu.lanes).or_else(|| search(!cpu.lanes))
     }
 
+    /// Searches these clusters of a set.
     fn search_from(
         &self,
-        start: u32,
+        mut clusters: impl Iterator<Item = u32>,
         set: &Marks,
         order: Order,
         cpu: &Cpu,
-        tries: usize,
     ) -> Option<SlotId> {
-        set.from(start).take(tries).find_map(|number| {
+        clusters.find_map(|number| {
             let state = self.clusters[number as usize].0.try_lock()?;
             if !set.has(number) {
                 return None; // another thread was here first
@@ -453,12 +505,14 @@ impl Slots {
     }
 
     /// Takes the run at `first` of a cluster, which is free, and goes on behind it next time.
+    #[inline]
     fn take(&self, mut cluster: Locked<'_>, order: Order, first: usize, cpu: &Cpu) -> SlotId {
         let number = cluster.number;
         let state = &mut *cluster.state;
         if state.count == 0 {
             state.order = order;
             state.lent = false;
+            state.stale = self.discards;
         }
         state.taken.set(first, order.pages());
         state.count += order.pages() as u16;
@@ -481,6 +535,7 @@ impl Slots {
     /// # Errors
     /// [`FreeError`] when any of them is not taken or does not exist, or when they lie in several
     /// clusters. Then nothing was freed.
+    #[inline]
     pub fn free(&self, first: SlotId, pages: usize) -> Result<(), FreeError> {
         let run = Run::new(first, pages, self.capacity())?;
         if pages == 0 {
@@ -513,18 +568,53 @@ impl Slots {
         })
     }
 
+    /// Tells the device of up to `budget` clusters that were emptied, and makes them free. How many
+    /// it was told of.
+    ///
+    /// # Errors
+    /// The device's own. The cluster that it was told of stays emptied.
+    pub fn discard<D: Device>(&self, device: &D, budget: usize) -> Result<usize, D::Error> {
+        let mut done = 0;
+        for number in self.emptied.from(0, u64::MAX).take(budget) {
+            // Nothing of it is taken, so nobody frees; and who looks for room skips what is locked.
+            let Some(state) = self.clusters[number as usize].0.try_lock() else { continue };
+            let mut cluster = Locked { number, state };
+            if self.emptied.has(number) {
+                device.discard(join(number, 0), CLUSTER_SLOTS)?;
+                cluster.state.stale = false;
+                self.settle(&mut cluster);
+                done += 1;
+            }
+        }
+        Ok(done)
+    }
+
+    /// The first slot from `from` on that is taken.
+    #[must_use]
+    pub fn next_taken(&self, from: SlotId) -> Option<SlotId> {
+        next_taken(from, self.clusters.len() as u32, |number, offset| {
+            self.lock(number).state.taken.first_taken(offset)
+        })
+    }
+
+    #[inline]
     fn lock(&self, number: u32) -> Locked<'_> {
-        Locked { number, state: self.clusters[number as usize].0.lock() }
+        Locked { number, state: self.waits.lock(&self.clusters[number as usize].0) }
     }
 
     /// Puts a cluster into the sets where it belongs now.
+    #[inline]
     fn settle(&self, cluster: &mut Locked<'_>) {
-        let Locked { number, ref mut state } = *cluster;
-        let (was, is) = (state.marks, state.marks());
-        if was == is {
-            return;
+        let (was, is) = (cluster.state.marks, cluster.state.marks());
+        if was != is {
+            cluster.state.marks = is;
+            self.change(cluster.number, was, is);
         }
-        state.marks = is;
+    }
+
+    /// Takes a cluster out of the sets where it was and puts it where it is now.
+    #[cold]
+    fn change(&self, number: u32, was: StateMarks, is: StateMarks) {
         for (was, is) in self.sets(was).into_iter().zip(self.sets(is)) {
             if was.map(core::ptr::from_ref) != is.map(core::ptr::from_ref) {
                 is.into_iter().for_each(|set| set.insert(number));
@@ -541,6 +631,7 @@ impl Slots {
     fn sets(&self, marks: StateMarks) -> [Option<&Marks>; 2] {
         match marks {
             StateMarks::Free => [Some(&self.free), None],
+            StateMarks::Emptied => [Some(&self.emptied), None],
             StateMarks::Full => [None, None],
             StateMarks::Partly { order, room } => {
                 let order = usize::from(order.get());
@@ -555,7 +646,8 @@ impl Slots {
     }
 
     fn all_sets(&self) -> impl Iterator<Item = &Marks> {
-        core::iter::once(&self.free).chain(&self.roomy).chain(&self.spare).chain(&self.partly)
+        let of_orders = self.roomy.iter().chain(&self.spare).chain(&self.partly);
+        [&self.free, &self.emptied].into_iter().chain(of_orders)
     }
 
     /// Compares every table with every other and panics at the first difference. For tests and
@@ -583,15 +675,17 @@ impl Slots {
             assert!(number < touched || state.marks == StateMarks::Free, "cluster {number}");
         }
         for set in self.all_sets() {
-            assert_eq!(set.from(0).count(), set.len(), "a set miscounts");
+            assert_eq!(set.from(0, u64::MAX).count(), set.len(), "a set miscounts");
         }
     }
 }
 
 impl Cpu {
-    fn new() -> Self {
+    fn new(cpu: usize, cpus: usize) -> Self {
         let current = core::array::from_fn(|_| AtomicU32::new(NO_CURRENT));
-        Self { current, cursor: AtomicU32::new(0) }
+        let apart = cpus.next_power_of_two().min(64);
+        let lanes = (u64::MAX / (u64::MAX >> (64 - apart))) << (cpu % apart);
+        Self { current, cursor: AtomicU32::new(0), lanes }
     }
 }
 
@@ -602,24 +696,33 @@ impl State {
         order: Order::PAGE,
         owned: false,
         lent: false,
+        stale: false,
         marks: StateMarks::Free,
     };
 
     /// The marks that the contents ask for.
+    #[inline]
     fn marks(&self) -> StateMarks {
         match usize::from(self.count) {
+            0 if !self.owned && self.stale => StateMarks::Emptied,
             0 if !self.owned => StateMarks::Free,
             CLUSTER_SLOTS => StateMarks::Full,
             _ => StateMarks::Partly { order: self.order, room: self.room() },
         }
     }
 
+    /// Nothing of it is taken and no CPU has it.
+    fn is_nobodys(&self) -> bool {
+        matches!(self.marks, StateMarks::Free | StateMarks::Emptied)
+    }
+
+    #[inline]
     fn room(&self) -> Room {
         let runs = match self.order {
             Order::PAGE => CLUSTER_SLOTS - usize::from(self.count),
             order => self.taken.free_runs(order),
         };
-        let enough = (CLUSTER_SLOTS / self.order.pages() / ROOMY).max(1);
+        let enough = ((CLUSTER_SLOTS / ROOMY) >> self.order.get()).max(1);
         match runs {
             0 => Room::None,
             _ if self.owned || runs < enough => Room::Spare,
@@ -628,6 +731,7 @@ impl State {
     }
 
     /// An aligned free run, the first at `from` or later if there is one.
+    #[inline]
     fn find(&self, order: Order, from: usize) -> Option<usize> {
         self.taken.free_run(order, from).or_else(|| self.taken.free_run(order, 0))
     }

@@ -10,7 +10,7 @@ use alloc::boxed::Box;
 use octavo_page::Order;
 
 const ORDERS: usize = Order::MAX.get() as usize + 1;
-const LISTS: usize = 2 + 2 * ORDERS;
+const LISTS: usize = 3 + 2 * ORDERS;
 
 const _: () = assert!(LISTS <= u32::BITS as usize);
 
@@ -28,6 +28,8 @@ pub(crate) enum List {
     Frag(Order),
     /// Every slot taken.
     Full,
+    /// No slot taken, and the device has still to be told.
+    Discard,
 }
 
 impl List {
@@ -35,8 +37,9 @@ impl List {
         match self {
             Self::Free => 0,
             Self::Full => 1,
-            Self::Nonfull(order) => 2 + order.get() as usize,
-            Self::Frag(order) => 2 + ORDERS + order.get() as usize,
+            Self::Discard => 2,
+            Self::Nonfull(order) => 3 + order.get() as usize,
+            Self::Frag(order) => 3 + ORDERS + order.get() as usize,
         }
     }
 
@@ -161,7 +164,7 @@ impl Lists {
     /// Every list there is.
     pub(crate) fn all() -> impl Iterator<Item = List> {
         let orders = || (0..ORDERS as u8).filter_map(Order::new);
-        [List::Free, List::Full]
+        [List::Free, List::Full, List::Discard]
             .into_iter()
             .chain(orders().map(List::Nonfull))
             .chain(orders().map(List::Frag))

@@ -54,16 +54,17 @@ impl Marks {
         word.load(Ordering::Relaxed) & bit != 0
     }
 
-    /// The members from `start` on and then those before it. Each is given at most once.
-    pub(crate) fn from(&self, start: u32) -> impl Iterator<Item = u32> {
+    /// The members from `start` on and then those before it, of each 64 clusters those whose bit is
+    /// set in `lanes`. Each is given at most once.
+    pub(crate) fn from(&self, start: u32, lanes: u64) -> impl Iterator<Item = u32> {
         let len = self.words.len();
         let (first, below) = (start as usize / BITS, (1 << (start as usize % BITS)) - 1);
         // The first word comes twice: its upper part at the beginning, its lower at the end.
         let masks = core::iter::once(!below).chain((1..len).map(|_| u64::MAX)).chain([below]);
-        let words = if self.len() == 0 { 0 } else { len + 1 };
+        let words = if self.len() == 0 || lanes == 0 { 0 } else { len + 1 };
         (first..first + words).zip(masks).flat_map(move |(index, mask)| {
             let index = index % len;
-            let mut left = self.words[index].load(Ordering::Relaxed) & mask;
+            let mut left = self.words[index].load(Ordering::Relaxed) & mask & lanes;
             core::iter::from_fn(move || {
                 let bit = (left != 0).then(|| left.trailing_zeros())?;
                 left &= left - 1;
@@ -91,14 +92,16 @@ mod tests {
             set in prop::collection::btree_set(0..200_u32, 0..200),
             out in prop::collection::btree_set(0..200_u32, 0..50),
             start in 0..200_u32,
+            lanes in prop_oneof![Just(u64::MAX), any::<u64>()],
         ) {
             let marks = Marks::none(200);
             set.iter().for_each(|n| marks.insert(*n));
             set.intersection(&out).for_each(|n| marks.remove(*n));
             let set: BTreeSet<_> = set.difference(&out).copied().collect();
             prop_assert_eq!(marks.len(), set.len());
-            let expected: Vec<_> = set.range(start..).chain(set.range(..start)).copied().collect();
-            prop_assert_eq!(marks.from(start).collect::<Vec<_>>(), expected);
+            let expected = set.range(start..).chain(set.range(..start)).copied();
+            let expected: Vec<_> = expected.filter(|n| lanes >> (n % 64) & 1 == 1).collect();
+            prop_assert_eq!(marks.from(start, lanes).collect::<Vec<_>>(), expected);
             prop_assert!((0..200).all(|n| marks.has(n) == set.contains(&n)));
         }
     }

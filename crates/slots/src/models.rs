@@ -11,7 +11,7 @@ const HALF: Order = Order::new(8).expect("an order");
 
 fn slots(clusters: usize, cpus: usize) -> Arc<Slots> {
     let capacity = clusters * CLUSTER_SLOTS;
-    Arc::new(Slots::new(Config { capacity, cpus }).unwrap())
+    Arc::new(Slots::new(Config { capacity, cpus, discards: false, clock: no_clock }).unwrap())
 }
 
 /// Runs `work` in two threads, waits for both and checks every table.
@@ -87,6 +87,74 @@ fn two_allocations_for_the_last_run() {
         assert!(one.is_none() || one != two);
         let got: Vec<_> = [one, two].into_iter().flatten().collect();
         assert_eq!(got.len(), 1, "one of them, and only one");
+    });
+}
+
+/// A device that is told, and notes of which cluster.
+struct Told(loom::sync::atomic::AtomicU32);
+
+impl devices::Device for Told {
+    type Error = core::convert::Infallible;
+
+    fn discard(&self, first: SlotId, _slots: usize) -> Result<(), Self::Error> {
+        self.0.fetch_add(1 << split(first).0, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// A cluster is discarded or taken, and what is taken is not discarded any more.
+#[test]
+fn discard_against_allocation() {
+    loom::model(|| {
+        let config = Config { capacity: CLUSTER_SLOTS, cpus: 2, discards: true, clock: no_clock };
+        let slots = Arc::new(Slots::new(config).unwrap());
+        let first = slots.alloc(Order::MAX, 0).unwrap();
+        slots.free(first, 512).unwrap();
+        let told = Arc::new(Told(loom::sync::atomic::AtomicU32::new(0)));
+        let telling = Arc::clone(&told);
+        let (done, got) = race(
+            &slots,
+            move |s| s.discard(&*telling, 1).unwrap(),
+            |s| usize::from(s.alloc(HALF, 1).is_some()),
+        );
+        assert_eq!(told.0.load(Ordering::Relaxed) as usize, done);
+        assert!(done == 1 || got == 1, "a cluster that one of them skips the other has");
+        assert_eq!(slots.taken(), 256 * got);
+        let more = slots.discard(&*told, 1).unwrap();
+        assert_eq!(more, usize::from(done == 0 && got == 0));
+    });
+}
+
+/// The device of an allocation is taken away: what it got is moved, or it gets another.
+#[test]
+fn a_device_taken_away_against_an_allocation() {
+    loom::model(|| {
+        let device = |capacity| {
+            Slots::new(Config { capacity, cpus: 2, discards: false, clock: no_clock }).unwrap()
+        };
+        // The second has a cluster for each thread: whose lock is held is skipped.
+        let list = std::vec![(device(512), 1), (device(1024), 0)];
+        let devices = Arc::new(devices::Devices::new(list, 2).unwrap());
+        let held = Arc::new(loom::sync::Mutex::new(None));
+        let (other, table) = (Arc::clone(&devices), Arc::clone(&held));
+        let handle = thread::spawn(move || {
+            let mut table = table.lock().unwrap();
+            *table = other.alloc(Order::PAGE, 1);
+        });
+        let closed = devices.close(devices::DeviceId(0), |from, to| {
+            let mut held = held.lock().unwrap();
+            if *held != Some(from) {
+                return devices::Moved::Unknown;
+            }
+            *held = Some(to);
+            devices::Moved::Yes
+        });
+        handle.join().unwrap();
+        let place = held.lock().unwrap().expect("there is room on the other device");
+        assert!(closed.is_err() || place.device == devices::DeviceId(1));
+        let taken = |n| devices.device(devices::DeviceId(n)).unwrap().taken();
+        assert_eq!(taken(0) + taken(1), 1);
+        (0..2).for_each(|n| devices.device(devices::DeviceId(n)).unwrap().check());
     });
 }
 

@@ -6,14 +6,19 @@
 //! others, so that a comparison shows what locks and lists do.
 
 use crate::bitmap::{Bitmap, CLUSTER_SLOTS};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, Waits};
 use crate::twins::{Allocator, SharedWork};
-use crate::{Config, ConfigError, FreeError, ORDERS, Run, free_by_cluster, join, split};
+use crate::{
+    Config, ConfigError, FreeError, ORDERS, Run, free_by_cluster, join, next_taken, split,
+};
 use alloc::boxed::Box;
 use octavo_page::{Order, SlotId};
 
 /// Everything under one lock.
-pub struct OneLock(Mutex<Device>);
+pub struct OneLock {
+    device: Mutex<Device>,
+    waits: Waits,
+}
 
 struct Device {
     clusters: Box<[Cluster]>,
@@ -31,7 +36,7 @@ struct Cluster {
 
 impl OneLock {
     fn lock(&self) -> MutexGuard<'_, Device> {
-        let mut device = self.0.lock();
+        let mut device = self.waits.lock(&self.device);
         device.work.acquisitions += 1;
         device
     }
@@ -85,19 +90,20 @@ impl Allocator for OneLock {
     fn new(config: Config) -> Result<Self, ConfigError> {
         let clusters = config.clusters()? as usize;
         let cluster = Cluster { taken: Bitmap::EMPTY, count: 0, order: Order::PAGE };
-        Ok(Self(Mutex::new(Device {
+        let device = Mutex::new(Device {
             clusters: alloc::vec![cluster; clusters].into(),
             next: [SlotId::new(0); ORDERS],
             work: SharedWork::default(),
-        })))
+        });
+        Ok(Self { device, waits: Waits::new(config.clock) })
     }
 
     fn capacity(&self) -> usize {
-        self.0.lock().capacity()
+        self.device.lock().capacity()
     }
 
     fn taken(&self) -> usize {
-        self.0.lock().clusters.iter().map(|cluster| cluster.count).sum()
+        self.device.lock().clusters.iter().map(|cluster| cluster.count).sum()
     }
 
     fn alloc(&self, order: Order, _cpu: usize) -> Option<SlotId> {
@@ -127,13 +133,21 @@ impl Allocator for OneLock {
         })
     }
 
+    fn next_taken(&self, from: SlotId) -> Option<SlotId> {
+        let device = self.lock();
+        next_taken(from, device.clusters.len() as u32, |number, offset| {
+            device.clusters[number as usize].taken.first_taken(offset)
+        })
+    }
+
     fn check(&self) {
-        for (number, cluster) in self.0.lock().clusters.iter().enumerate() {
+        for (number, cluster) in self.device.lock().clusters.iter().enumerate() {
             assert_eq!(cluster.taken.count(), cluster.count, "cluster {number} miscounts");
         }
     }
 
     fn shared_work(&self) -> SharedWork {
-        self.0.lock().work
+        let (waits, waited_ns) = self.waits.so_far();
+        SharedWork { waits, waited_ns, ..self.device.lock().work }
     }
 }

@@ -23,14 +23,20 @@
 //! to move a cluster from one list to another. Who looks for a cluster on a list holds the device
 //! lock and therefore only tries cluster locks and skips those that are held.
 //!
-//! Left out of the series: discard, several devices, rotating disks, reclaim of clusters that hold
-//! only cached slots. Other than there, free clusters are taken last freed first.
+//! Where the device is to be told of emptied clusters, these wait on the list `discard` for
+//! [`Series::discard`] instead of on `free`, or until an allocation finds `free` empty. A rotating disk is one
+//! CPU to this allocator, and several devices are [`crate::devices`]. On a device that is full,
+//! [`Series::reclaim`] frees what only copies lie in. Other than there, free clusters are taken last
+//! freed first, and what calls for a discard or a reclaim is not the allocation itself.
 
 use crate::bitmap::{Bitmap, CLUSTER_SLOTS};
+use crate::devices::Device;
 use crate::lists::{List, Lists};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, Waits};
 use crate::twins::{Allocator, SharedWork};
-use crate::{Config, ConfigError, FreeError, ORDERS, Run, free_by_cluster, join, split};
+use crate::{
+    Config, ConfigError, FreeError, ORDERS, Run, free_by_cluster, join, next_taken, split,
+};
 use alloc::boxed::Box;
 use octavo_page::sync::atomic::{AtomicU32, Ordering};
 use octavo_page::{Order, SlotId};
@@ -67,6 +73,8 @@ pub struct Series {
     /// that nobody takes the lock to find a list empty, and "full" is said without any lock.
     occupied: AtomicU32,
     current: Box<[Current]>,
+    discards: bool,
+    waits: Waits,
 }
 
 /// A cluster whose lock is held.
@@ -166,6 +174,7 @@ impl Series {
     /// Puts a cluster in which something was freed on the list it belongs to now.
     fn settle_after_free(&self, mut cluster: Locked<'_>) {
         let list = match cluster.state.count {
+            0 if self.discards => List::Discard,
             0 => List::Free,
             _ => List::Nonfull(cluster.state.order),
         };
@@ -192,12 +201,45 @@ impl Series {
         state.list = Some(list);
     }
 
+    /// See [`crate::Slots::discard`].
+    ///
+    /// # Errors
+    /// See there.
+    pub fn discard<D: Device>(&self, device: &D, budget: usize) -> Result<usize, D::Error> {
+        for done in 0..budget {
+            let Some(mut cluster) = self.isolate(List::Discard) else { return Ok(done) };
+            let told = device.discard(join(cluster.number, 0), CLUSTER_SLOTS);
+            let list = if told.is_ok() { List::Free } else { List::Discard };
+            self.move_to(&mut cluster, list);
+            told?;
+        }
+        Ok(budget)
+    }
+
+    /// Frees, in the full cluster that has waited longest, the slots of pages of which there is
+    /// another copy, as `is_copy` says. How many.
+    pub fn reclaim(&self, is_copy: impl Fn(SlotId) -> bool) -> usize {
+        let Some(mut cluster) = self.isolate(List::Full) else { return 0 };
+        let number = cluster.number;
+        for offset in (0..CLUSTER_SLOTS).filter(|offset| is_copy(join(number, *offset))) {
+            let cleared = cluster.state.taken.clear(offset, 1);
+            debug_assert_eq!(cleared, Ok(()), "the cluster was full");
+            cluster.state.count -= 1;
+        }
+        let freed = CLUSTER_SLOTS - usize::from(cluster.state.count);
+        match freed {
+            0 => self.move_to(&mut cluster, List::Full),
+            _ => self.settle_after_free(cluster),
+        }
+        freed
+    }
+
     fn lock_cluster(&self, number: u32) -> Locked<'_> {
-        Locked { number, state: self.clusters[number as usize].0.lock() }
+        Locked { number, state: self.waits.lock(&self.clusters[number as usize].0) }
     }
 
     fn lock_device(&self) -> MutexGuard<'_, Lists> {
-        let mut device = self.device.lock();
+        let mut device = self.waits.lock(&self.device);
         device.work.acquisitions += 1;
         device
     }
@@ -215,6 +257,8 @@ impl Allocator for Series {
             current: (0..config.cpus)
                 .map(|_| Current(core::array::from_fn(|_| AtomicU32::new(NO_HINT))))
                 .collect(),
+            discards: config.discards,
+            waits: Waits::new(config.clock),
         })
     }
 
@@ -227,7 +271,8 @@ impl Allocator for Series {
     }
 
     fn shared_work(&self) -> SharedWork {
-        self.device.lock().work
+        let (waits, waited_ns) = self.waits.so_far();
+        SharedWork { waits, waited_ns, ..self.device.lock().work }
     }
 
     fn alloc(&self, order: Order, cpu: usize) -> Option<SlotId> {
@@ -239,6 +284,7 @@ impl Allocator for Series {
         // the bound is for other threads that free as fast as this one searches.
         self.alloc_from(List::Nonfull(order), order, current, self.clusters.len())
             .or_else(|| self.alloc_from(List::Free, order, current, 1))
+            .or_else(|| self.alloc_from(List::Discard, order, current, 1))
             .or_else(|| self.alloc_from(List::Frag(order), order, current, 1))
             .or_else(|| if order == Order::PAGE { self.steal(current) } else { None })
     }
@@ -273,6 +319,12 @@ impl Allocator for Series {
         })
     }
 
+    fn next_taken(&self, from: SlotId) -> Option<SlotId> {
+        next_taken(from, self.clusters.len() as u32, |number, offset| {
+            self.lock_cluster(number).state.taken.first_taken(offset)
+        })
+    }
+
     fn check(&self) {
         let states: alloc::vec::Vec<_> = self.clusters.iter().map(|c| c.0.lock()).collect();
         let device = self.device.lock();
@@ -291,7 +343,7 @@ impl Allocator for Series {
             assert_eq!(state.taken.count(), count, "cluster {number} miscounts");
             let list = state.list.expect("on the list it was found on");
             match list {
-                List::Free => assert_eq!(count, 0, "cluster {number} is not free"),
+                List::Free | List::Discard => assert_eq!(count, 0, "cluster {number} is not free"),
                 List::Full => assert_eq!(count, CLUSTER_SLOTS, "cluster {number} is not full"),
                 List::Nonfull(order) | List::Frag(order) => {
                     assert!(count != 0 && count != CLUSTER_SLOTS, "cluster {number}: {list:?}");

@@ -1,4 +1,5 @@
-//! The mutex: everyone's, or in a model one whose `try_lock` never waits.
+//! The mutex: everyone's, or in a model one whose `try_lock` never waits; and what waiting for it
+//! took.
 //!
 //! loom 0.7 blocks a thread that is about to *try* a mutex when another thread takes it, and then
 //! finds a deadlock where there is none (`rt::Mutex::post_acquire` blocks every thread whose next
@@ -9,6 +10,41 @@ pub(crate) use octavo_page::sync::{Mutex, MutexGuard};
 
 #[cfg(all(test, loom))]
 pub(crate) use model::{Mutex, MutexGuard};
+
+// Figures order nothing, so a model need not explore them.
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// How often and how long threads waited for the locks of an allocator.
+pub(crate) struct Waits {
+    clock: fn() -> u64,
+    count: AtomicU64,
+    ns: AtomicU64,
+}
+
+impl Waits {
+    pub(crate) fn new(clock: fn() -> u64) -> Self {
+        Self { clock, count: AtomicU64::new(0), ns: AtomicU64::new(0) }
+    }
+
+    /// Takes a lock. The clock is read only where another thread holds it.
+    pub(crate) fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+        mutex.try_lock().unwrap_or_else(|| self.wait(mutex))
+    }
+
+    #[cold]
+    fn wait<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+        let begin = (self.clock)();
+        let guard = mutex.lock();
+        self.ns.fetch_add((self.clock)().saturating_sub(begin), Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Relaxed);
+        guard
+    }
+
+    /// Waits since the start, and the nanoseconds of all of them together.
+    pub(crate) fn so_far(&self) -> (u64, u64) {
+        (self.count.load(Ordering::Relaxed), self.ns.load(Ordering::Relaxed))
+    }
+}
 
 #[cfg(all(test, loom))]
 mod model {

@@ -1,13 +1,14 @@
 use super::*;
 use crate::twins::{Allocator, OneLock, Series, SharedWork};
 use proptest::prelude::*;
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::string::ToString;
 use std::sync::atomic::AtomicU8;
 use std::vec::Vec;
 
 fn slots<A: Allocator>(capacity: usize, cpus: usize) -> A {
-    A::new(Config { capacity, cpus }).unwrap()
+    A::new(Config { capacity, cpus, discards: false, clock: no_clock }).unwrap()
 }
 
 fn order(n: u8) -> Order {
@@ -15,7 +16,8 @@ fn order(n: u8) -> Order {
 }
 
 fn sizes_that_cannot_be_are_refused<A: Allocator>() {
-    let error = |capacity, cpus| A::new(Config { capacity, cpus }).err();
+    let error =
+        |capacity, cpus| A::new(Config { capacity, cpus, discards: false, clock: no_clock }).err();
     assert_eq!(error(0, 1), Some(ConfigError::NoSlots));
     assert_eq!(error(1, 0), Some(ConfigError::NoCpus));
     let capacity = MAX_SLOTS + 1;
@@ -131,6 +133,101 @@ fn clusters_that_were_used_are_used_again_before_new_ones() {
     assert!(slots.touched() <= 3 * CLUSTER_SLOTS, "{} slots touched", slots.touched());
 }
 
+/// A device that notes what it is told, and refuses when it is to.
+#[derive(Default)]
+struct Told {
+    discarded: RefCell<Vec<SlotId>>,
+    refuses: bool,
+}
+
+impl Device for Told {
+    type Error = &'static str;
+
+    fn discard(&self, first: SlotId, slots: usize) -> Result<(), Self::Error> {
+        assert_eq!(slots, CLUSTER_SLOTS);
+        if self.refuses {
+            return Err("no holes here");
+        }
+        self.discarded.borrow_mut().push(first);
+        Ok(())
+    }
+}
+
+/// Clusters that were emptied are discarded once, off the path of who frees, and not when they are
+/// taken again before.
+fn a_device_is_told_of_emptied_clusters<A: Allocator>(
+    discard: impl Fn(&A, &Told, usize) -> Result<usize, &'static str>,
+) {
+    let config = Config { capacity: 2048, cpus: 1, discards: true, clock: no_clock };
+    let slots = A::new(config).unwrap();
+    let told = Told::default();
+    let taken: Vec<_> = (0..4).map(|_| slots.alloc(Order::MAX, 0).unwrap()).collect();
+    assert_eq!(discard(&slots, &told, 9), Ok(0));
+    taken[..3].iter().for_each(|first| slots.free(*first, 512).unwrap());
+    assert!(told.discarded.borrow().is_empty());
+    assert_eq!(
+        discard(&slots, &Told { refuses: true, ..Told::default() }, 9),
+        Err("no holes here")
+    );
+    slots.check();
+    assert_eq!(discard(&slots, &told, 2), Ok(2));
+    slots.check();
+    let again: Vec<_> = (0..3).map(|_| slots.alloc(Order::MAX, 0).unwrap()).collect();
+    assert_eq!(discard(&slots, &told, 9), Ok(0), "the third was taken before");
+    assert_eq!(told.discarded.borrow().len(), 2);
+    again.iter().for_each(|first| slots.free(*first, 512).unwrap());
+    assert_eq!(discard(&slots, &told, 9), Ok(3));
+    assert_eq!(slots.taken(), 512);
+    slots.check();
+}
+
+#[test]
+fn our_device_is_told_of_emptied_clusters() {
+    a_device_is_told_of_emptied_clusters::<Slots>(|slots, told, budget| {
+        slots.discard(told, budget)
+    });
+}
+
+#[test]
+fn the_series_device_is_told_of_emptied_clusters() {
+    a_device_is_told_of_emptied_clusters::<Series>(|slots, told, budget| {
+        slots.discard(told, budget)
+    });
+}
+
+#[test]
+fn copies_in_a_full_cluster_are_reclaimed() {
+    let slots = slots::<Series>(512, 1);
+    assert_eq!(slots.reclaim(|_| true), 0, "nothing is full");
+    while slots.alloc(Order::PAGE, 0).is_some() {}
+    assert_eq!(slots.reclaim(|_| false), 0);
+    assert_eq!(slots.reclaim(|slot| slot.get() % 8 == 3), 64);
+    slots.check();
+    assert_eq!(slots.alloc(Order::PAGE, 0), Some(SlotId::new(3)));
+    assert_eq!(slots.taken(), 449);
+}
+
+/// With one CPU, as a rotating disk wants it, whoever stores goes on behind who stored last.
+#[test]
+fn a_rotating_disk_is_written_in_order() {
+    let slots = slots::<Slots>(4096, 1);
+    let turns = (0..1000).map(|n| slots.alloc(Order::PAGE, n % 7).unwrap().get());
+    assert!(turns.collect::<Vec<_>>().is_sorted_by(|a, b| a + 1 == *b));
+}
+
+fn the_next_taken_slot_is_found<A: Allocator>() {
+    let slots = slots::<A>(2048, 1);
+    assert_eq!(slots.next_taken(SlotId::new(0)), None);
+    let mut taken: BTreeSet<_> = (0..1500).map(|_| slots.alloc(Order::PAGE, 0).unwrap()).collect();
+    for slot in taken.iter().copied().filter(|slot| slot.get() % 3 != 0).collect::<Vec<_>>() {
+        slots.free(slot, 1).unwrap();
+        taken.remove(&slot);
+    }
+    for from in [0, 1, 511, 512, 1400, 1499, 2047, 9999].map(SlotId::new) {
+        assert_eq!(slots.next_taken(from), taken.range(from..).next().copied(), "from {from}");
+    }
+}
+
 /// Frees and takes in turns, half full, in random order: `batch` slots are freed, then taken.
 fn churn<A: Allocator>(batch: usize) -> SharedWork {
     let slots = slots::<A>(1 << 16, 1);
@@ -152,6 +249,7 @@ fn churn<A: Allocator>(batch: usize) -> SharedWork {
     SharedWork {
         acquisitions: after.acquisitions - before.acquisitions,
         moves: after.moves - before.moves,
+        ..after
     }
 }
 
@@ -304,30 +402,87 @@ fn behaves_as_a_set_of_slots<A: Allocator>(steps: &[Step]) {
 }
 
 /// Threads take and free slots at random; each slot carries the mark of its owner.
-fn threads_never_share_a_slot<A: Allocator>() {
+fn threads_never_share_a_slot<A: Allocator>(seed: u64, steps: usize) {
     const THREADS: usize = 4;
     let slots = slots::<A>(8 * CLUSTER_SLOTS, THREADS);
     let owner: Vec<AtomicU8> = (0..slots.capacity()).map(|_| AtomicU8::new(0)).collect();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (slots, owner) = (&slots, &owner);
-            scope.spawn(move || torture(slots, owner, thread));
+            scope.spawn(move || torture(slots, owner, thread, seed, steps));
         }
     });
     slots.check();
     assert_eq!(slots.taken(), 0);
 }
 
-fn torture(slots: &impl Allocator, owner: &[AtomicU8], thread: usize) {
+/// Threads take and free slots while another tells the device of what they emptied: of what is
+/// taken it is never told.
+fn nothing_taken_is_discarded(seed: u64, steps: usize) {
+    const THREADS: usize = 3;
+    let capacity = 8 * CLUSTER_SLOTS;
+    let config = Config { capacity, cpus: THREADS, discards: true, clock: no_clock };
+    let slots = Slots::new(config).unwrap();
+    let owner: Vec<AtomicU8> = (0..capacity).map(|_| AtomicU8::new(0)).collect();
+    let device = Owned(&owner);
+    std::thread::scope(|scope| {
+        let work: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (slots, owner) = (&slots, &owner);
+                scope.spawn(move || torture(slots, owner, thread, seed, steps))
+            })
+            .collect();
+        while work.iter().any(|thread| !thread.is_finished()) {
+            slots.discard(&device, usize::MAX).unwrap();
+        }
+    });
+    slots.check();
+    assert_eq!(slots.taken(), 0);
+}
+
+/// A device that knows whose its slots are.
+struct Owned<'a>(&'a [AtomicU8]);
+
+impl Device for Owned<'_> {
+    type Error = core::convert::Infallible;
+
+    fn discard(&self, first: SlotId, slots: usize) -> Result<(), Self::Error> {
+        for owner in &self.0[first.index()..first.index() + slots] {
+            assert_eq!(owner.load(Ordering::Relaxed), 0, "a slot of {first} on is in use");
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn what_threads_hold_is_not_discarded() {
+    nothing_taken_is_discarded(1, 10_000);
+}
+
+/// The soak: `SLOTS_STRESS_SECONDS=600 cargo test --release -p octavo-slots stress -- --ignored`.
+#[test]
+#[ignore = "takes minutes; the soak runs it"]
+fn stress() {
+    let seconds = std::env::var("SLOTS_STRESS_SECONDS").map_or(10, |text| text.parse().unwrap());
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(seconds);
+    for seed in (0..).take_while(|_| std::time::Instant::now() < end) {
+        threads_never_share_a_slot::<Slots>(seed, 500_000);
+        nothing_taken_is_discarded(seed, 500_000);
+        threads_never_share_a_slot::<Series>(seed, 100_000);
+        threads_never_share_a_slot::<OneLock>(seed, 100_000);
+    }
+}
+
+fn torture(slots: &impl Allocator, owner: &[AtomicU8], thread: usize, seed: u64, steps: usize) {
     let mark = thread as u8 + 1;
-    let mut random = 0x9e37_79b9_u64.wrapping_mul(thread as u64 + 1);
+    let mut random = 0x9e37_79b9_u64.wrapping_mul(thread as u64 + 1).wrapping_add(seed << 32);
     let mut held: Vec<(SlotId, usize)> = Vec::new();
     let claim = |folio: (SlotId, usize), from: u8, to: u8| {
         for slot in &owner[folio.0.index()..folio.0.index() + folio.1] {
             assert_eq!(slot.swap(to, Ordering::Relaxed), from, "{} changed hands", folio.0);
         }
     };
-    for _ in 0..20_000 {
+    for _ in 0..steps {
         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         let dice = (random >> 40) as usize;
         let order = order([0, 0, 0, 2, 4, 9][dice % 6]);
@@ -385,8 +540,13 @@ macro_rules! tests_of {
             }
 
             #[test]
+            fn the_next_taken_slot_is_found() {
+                super::the_next_taken_slot_is_found::<$design>();
+            }
+
+            #[test]
             fn threads_never_share_a_slot() {
-                super::threads_never_share_a_slot::<$design>();
+                super::threads_never_share_a_slot::<$design>(0, 20_000);
             }
 
             proptest! {

@@ -4,6 +4,7 @@ pub use crate::one_lock::OneLock;
 pub use crate::series::Series;
 
 use crate::{Config, ConfigError, FreeError, Slots};
+use octavo_page::sync::atomic::Ordering;
 use octavo_page::{Order, SlotId};
 
 /// What all slot allocators do; [`Slots`] says what each call means.
@@ -32,6 +33,8 @@ pub trait Allocator: Sync + Sized {
     /// # Errors
     /// See there.
     fn free_many(&self, slots: &[SlotId]) -> Result<(), FreeError>;
+    /// See [`Slots::next_taken`].
+    fn next_taken(&self, from: SlotId) -> Option<SlotId>;
     /// See [`Slots::check`].
     fn check(&self);
     /// Work since the start on what all CPUs share.
@@ -45,6 +48,10 @@ pub struct SharedWork {
     pub acquisitions: u64,
     /// Times a cluster was put on a list or taken off one, or changed its state.
     pub moves: u64,
+    /// Times a thread found a lock held and waited for it.
+    pub waits: u64,
+    /// Nanoseconds of all these waits together, by the clock of [`Config`].
+    pub waited_ns: u64,
 }
 
 impl Allocator for Slots {
@@ -74,11 +81,17 @@ impl Allocator for Slots {
         self.free_many(slots)
     }
 
+    fn next_taken(&self, from: SlotId) -> Option<SlotId> {
+        self.next_taken(from)
+    }
+
     fn check(&self) {
         self.check();
     }
 
     fn shared_work(&self) -> SharedWork {
-        SharedWork { acquisitions: 0, moves: self.moves() }
+        let (waits, waited_ns) = self.waits.so_far();
+        let moves = self.moves.load(Ordering::Relaxed);
+        SharedWork { acquisitions: 0, moves, waits, waited_ns }
     }
 }
