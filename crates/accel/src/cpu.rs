@@ -1,0 +1,74 @@
+//! The engine that every machine has: the codecs, in the caller.
+//!
+//! A request is done when it is asked for, so that a batch costs what calling the codec costs, and a
+//! batch that is dropped costs nothing.
+
+use crate::request::{By, Capabilities, Engine, Failure, Full, Io, Operation, Outcome, Ticket};
+use core::fmt;
+use octavo_codec::{Codec, MAX_UNIT, Workspace};
+
+/// The CPU as an engine.
+pub struct Cpu {
+    workspace: Workspace,
+}
+
+impl Cpu {
+    /// An engine for requests with these codecs.
+    #[must_use]
+    pub fn new(codecs: &[Codec]) -> Self {
+        Self { workspace: Workspace::new(codecs) }
+    }
+
+    /// The workspace, to set learnt tables.
+    pub fn workspace(&mut self) -> &mut Workspace {
+        &mut self.workspace
+    }
+
+    /// Does a request now.
+    pub(crate) fn run(&mut self, io: &mut Io<'_>, by: By) -> Outcome {
+        let Io { operation, codec, input, output } = io;
+        let result = match operation {
+            Operation::Compress => self
+                .workspace
+                .compress(*codec, input, output)
+                .map_err(|octavo_codec::DoesNotFit| Failure::DoesNotFit),
+            Operation::Decompress => self
+                .workspace
+                .decompress(*codec, input, output)
+                .map(|()| output.len())
+                .map_err(|octavo_codec::Corrupt| Failure::Corrupt),
+        };
+        Outcome { result, by }
+    }
+}
+
+impl Engine for Cpu {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { depth: usize::MAX, unit_bytes: MAX_UNIT, is_asynchronous: false }
+    }
+
+    fn takes(&self, _: Operation, _: Codec) -> bool {
+        true
+    }
+
+    #[inline]
+    fn start(&mut self, _: &Io<'_>) -> Result<Ticket, Full> {
+        Ok(Ticket::Software(By::Cpu))
+    }
+
+    #[inline]
+    fn check(&mut self, ticket: Ticket, io: &mut Io<'_>) -> Option<Outcome> {
+        let Ticket::Software(by) = ticket else { unreachable!("a ticket of another engine") };
+        Some(self.run(io, by))
+    }
+
+    fn abandon(&mut self, _: Ticket) {}
+
+    fn pause(&mut self) {}
+}
+
+impl fmt::Debug for Cpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cpu").field("workspace", &self.workspace).finish()
+    }
+}

@@ -1,0 +1,202 @@
+//! What is asked of an engine, and what it answers.
+
+use core::fmt;
+use octavo_codec::Codec;
+
+/// What is to be done with a unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// Input is a unit; output is as long as what the codec makes of it may be.
+    Compress,
+    /// Input is what the codec made of a unit; output is as long as the unit.
+    Decompress,
+}
+
+/// One unit to be compressed or decompressed.
+#[derive(Debug)]
+pub struct Request<'a> {
+    pub(crate) io: Io<'a>,
+    pub(crate) state: State,
+}
+
+/// What a request names.
+#[derive(Debug)]
+pub struct Io<'a> {
+    /// What is to be done.
+    pub operation: Operation,
+    /// How.
+    pub codec: Codec,
+    /// What is read.
+    pub input: &'a [u8],
+    /// What is written.
+    pub output: &'a mut [u8],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    New,
+    Started(Ticket),
+    Done(Outcome),
+}
+
+impl<'a> Request<'a> {
+    /// A request to compress `unit` into the front of `output`.
+    #[must_use]
+    pub fn compress(codec: Codec, unit: &'a [u8], output: &'a mut [u8]) -> Self {
+        Self::new(Io { operation: Operation::Compress, codec, input: unit, output })
+    }
+
+    /// A request to decompress the whole of `bytes` into the whole of `unit`.
+    #[must_use]
+    pub fn decompress(codec: Codec, bytes: &'a [u8], unit: &'a mut [u8]) -> Self {
+        Self::new(Io { operation: Operation::Decompress, codec, input: bytes, output: unit })
+    }
+
+    fn new(io: Io<'a>) -> Self {
+        Self { io, state: State::New }
+    }
+
+    /// What became of it, once it is done.
+    #[must_use]
+    pub fn outcome(&self) -> Option<Outcome> {
+        match self.state {
+            State::Done(outcome) => Some(outcome),
+            State::New | State::Started(_) => None,
+        }
+    }
+
+    /// The bytes that came of it: `None` unless it is done and went well.
+    #[must_use]
+    pub fn bytes(&self) -> Option<&[u8]> {
+        self.io.output.get(..self.outcome()?.result.ok()?)
+    }
+
+    /// What it names, when it is not with an engine.
+    ///
+    /// # Panics
+    /// When it is started and not done: it belongs to a batch that was dropped too early.
+    #[must_use]
+    pub fn into_io(self) -> Io<'a> {
+        assert!(!matches!(self.state, State::Started(_)), "a request that is with an engine");
+        self.io
+    }
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// Bytes of output, or why there are none; what lies in the output is then undefined.
+    pub result: Result<usize, Failure>,
+    /// Who did it.
+    pub by: By,
+}
+
+/// Why there is no output.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// The compressed form is longer than the output: keep the unit as it is.
+    DoesNotFit,
+    /// The input is not what the codec made of a unit of that length: the page is lost.
+    Corrupt,
+    /// What a device compressed did not give the unit back (asked for by `verify`): keep the unit
+    /// as it is, and doubt the device.
+    Unverified,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DoesNotFit => "the unit does not compress into the room offered; keep it raw",
+            Self::Corrupt => "the compressed bytes are damaged; the page is lost",
+            Self::Unverified => "a device compressed the unit to something else; keep it raw",
+        })
+    }
+}
+
+impl core::error::Error for Failure {}
+
+/// Who did what was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    /// The CPU, as asked.
+    Cpu,
+    /// The device behind this queue, by its place in the engine's table of queues.
+    Queue(u16),
+    /// The CPU, in place of a device.
+    CpuInstead(Why),
+}
+
+/// Why software stood in for a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// The devices do not do this: the codec, or a unit too long.
+    NotTaken,
+    /// No room in the queue of a decompression.
+    QueueFull,
+    /// No queue is left that answers.
+    NoQueue,
+    /// The device did not answer in time.
+    TimedOut,
+    /// The device answered with this status and error code.
+    Status(u8, u8),
+    /// The device said it was done, and what it tells of its output cannot be.
+    Implausible,
+}
+
+/// What an engine can do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// Requests that it has in flight at once, at most: the largest batch that is taken whole. More
+    /// are taken in turns.
+    pub depth: usize,
+    /// Bytes in the longest unit that is done without software standing in.
+    pub unit_bytes: usize,
+    /// Whether requests go on while the caller does something else.
+    pub is_asynchronous: bool,
+}
+
+/// There is no room for one more request until another is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Full;
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the engine has no room for one more request until another is done")
+    }
+}
+
+impl core::error::Error for Full {}
+
+/// Stands for a started request, to the engine that started it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ticket {
+    /// Software does it when it is asked for.
+    Software(By),
+    /// It is in this lane.
+    Lane(u16),
+}
+
+/// What does requests. Callers use a [`Batch`](crate::Batch), which keeps the rules that these calls have.
+pub trait Engine {
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Whether its own hardware does this, so that software need not stand in while all is well.
+    fn takes(&self, operation: Operation, codec: Codec) -> bool;
+
+    /// Takes a request on.
+    ///
+    /// # Errors
+    /// [`Full`] when there is no room until a request of this engine, which is started, is done.
+    fn start(&mut self, io: &Io<'_>) -> Result<Ticket, Full>;
+
+    /// Looks after a request that was started, with what it was started with, and gives its
+    /// outcome once there is one. The ticket is void then.
+    fn check(&mut self, ticket: Ticket, io: &mut Io<'_>) -> Option<Outcome>;
+
+    /// Gives a started request up; its ticket is void.
+    fn abandon(&mut self, ticket: Ticket);
+
+    /// Does what is best when nothing has got done: a moment's pause.
+    fn pause(&mut self);
+}

@@ -1,0 +1,102 @@
+//! A page of memory that somebody owns, and the ground that pages are made of.
+#![allow(unsafe_code)] // A page is made of an address.
+
+use alloc::vec::Vec;
+use core::ffi::CStr;
+use core::fmt;
+use core::ptr::{NonNull, with_exposed_provenance_mut};
+use octavo_page::PAGE_SIZE;
+use octavo_sys::memory::Reserve;
+
+/// Four KiB of memory, aligned, that its holder alone may use. It is never copied and never freed:
+/// it goes back to where it came from, or is lost to it.
+#[must_use = "a page that is dropped is lost to the reserve it came from"]
+#[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Page(NonNull<[u8; PAGE_SIZE]>);
+
+// SAFETY: whoever has a page is the only one who has its memory.
+unsafe impl Send for Page {}
+// SAFETY: a shared page only gives shared bytes.
+unsafe impl Sync for Page {}
+
+impl Page {
+    /// The page at `address`.
+    ///
+    /// # Panics
+    /// When no page begins there.
+    ///
+    /// # Safety
+    /// The page is mapped, readable and writable, for as long as the process lives, or has an owner
+    /// that unmaps nothing that it has not got back; and nobody else uses its memory.
+    pub unsafe fn at(address: usize) -> Self {
+        assert!(address.is_multiple_of(PAGE_SIZE), "no page begins there");
+        Self(NonNull::new(with_exposed_provenance_mut(address)).expect("no page is at 0"))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.0.as_ptr().expose_provenance()
+    }
+
+    /// Its contents, which whoever had it before has left.
+    #[must_use]
+    pub const fn bytes(&self) -> &[u8; PAGE_SIZE] {
+        // SAFETY: mapped, and ours alone, by the promise to `at`; any byte will do for a `u8`.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Its contents, to be written.
+    #[must_use]
+    pub const fn bytes_mut(&mut self) -> &mut [u8; PAGE_SIZE] {
+        // SAFETY: as in `bytes`.
+        unsafe { self.0.as_mut() }
+    }
+}
+
+impl fmt::Debug for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Page({:#x})", self.0.as_ptr() as usize)
+    }
+}
+
+/// Memory that nobody uses yet, to be cut into pages.
+#[derive(Debug)]
+pub struct Ground(Reserve);
+
+impl Ground {
+    /// Address space for `pages` pages, named `name` in `/proc/PID/maps`.
+    ///
+    /// # Errors
+    /// As of [`Reserve::new`].
+    pub fn new(pages: usize, name: &CStr) -> octavo_sys::Result<Self> {
+        Reserve::new(pages * PAGE_SIZE, name).map(Self)
+    }
+
+    /// All of `memory`, which another model or case may have used before.
+    ///
+    /// # Safety
+    /// Nobody uses any of it while this, or a page of it, is there.
+    #[cfg(test)]
+    pub(crate) unsafe fn again(memory: Reserve) -> Self {
+        Self(memory)
+    }
+
+    /// Has children inherit it, as of [`Reserve::leave_to_children`].
+    pub fn leave_to_children(&self) {
+        self.0.leave_to_children();
+    }
+
+    pub(crate) fn into_memory(self) -> Reserve {
+        self.0
+    }
+
+    /// Every page of it.
+    pub(crate) fn into_pages(self) -> (Reserve, Vec<Page>) {
+        // SAFETY: a reserve of ours alone stays mapped for as long as the process lives, and each page
+        // is made once, as `self` ends here.
+        let page = |address| unsafe { Page::at(address) };
+        let pages = self.0.span().step_by(PAGE_SIZE).map(page).collect();
+        (self.0, pages)
+    }
+}
