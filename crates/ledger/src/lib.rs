@@ -23,8 +23,10 @@ mod models;
 pub mod shares;
 
 use core::fmt;
+use core::time::Duration;
 use counters::{Counter, Counters};
 use octavo_page::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use octavo_pool::classes::ClassRow;
 #[cfg(not(loom))]
 use octavo_sys::{Result, file::Fd, shared};
 
@@ -52,10 +54,11 @@ pub struct Ledger {
     bell: AtomicU32,
     /// How often the keeper has told the statistics; who waits for that waits here.
     told: AtomicU32,
-    /// Members so far.
-    processes: Counter,
-    /// Members that are gone.
+    /// Members that leave or are gone, and that are gone.
+    leaving: Counter,
     left: Counter,
+    /// Pages that they had in common with members which have not asked the kernel since.
+    bequeathed: AtomicU64,
     /// Programs started that do not take our object.
     unmanaged: AtomicU64,
     /// What members that are gone have counted.
@@ -74,10 +77,17 @@ pub struct Member {
     floor: AtomicU64,
     /// What it may use, in pages; 0: whatever is free.
     share: AtomicU64,
-    /// Pages that it shared with others after a fork and has made its own, so far.
+    /// What it tells the others of pages that it has made its own since a fork, so far.
     unshared: AtomicU64,
+    /// Pages that it has and others count, and how many members had gone when that was last asked for.
+    common: AtomicU64,
+    asked: AtomicU64,
+    /// When the program began, on the monotonic clock; 0 where that is not known yet.
+    began: AtomicU64,
     /// 1 when the program is about to end.
     ends: AtomicU32,
+    /// 1 when the place is about to be nobody's.
+    leaves: AtomicU32,
     /// The program's name, as the kernel has it: up to 15 bytes.
     name: [AtomicU64; 2],
     /// What it counts.
@@ -98,7 +108,22 @@ pub struct Stored {
     pub pages: Counter,
     /// Of those, pages that are one word.
     pub same_filled: Counter,
+    /// The pool's classes: packed objects, huge ones.
+    pub classes: [PoolClass; 2],
 }
+
+impl Stored {
+    fn each(&self) -> impl Iterator<Item = &Counter> {
+        let Self { compressed_bytes, pool_bytes, pages, same_filled, classes } = self;
+        let sums = [compressed_bytes, pool_bytes, pages, same_filled];
+        sums.into_iter().chain(classes.iter().flat_map(|class| &class.0))
+    }
+}
+
+/// A class of the pool: a number for each of [`ClassRow::COLUMNS`].
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct PoolClass(pub [Counter; ClassRow::COLUMNS.len()]);
 
 /// Whose place it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,6 +132,17 @@ pub struct Owner {
     pub program: i32,
     /// Its pager.
     pub pager: i32,
+}
+
+/// Who comes.
+#[derive(Clone, Copy, Debug)]
+pub struct Newcomer {
+    /// Whose place it will be.
+    pub owner: Owner,
+    /// The program's name, as the kernel has it, filled with zeros.
+    pub name: [u8; 16],
+    /// When the program began, on the monotonic clock.
+    pub began: Duration,
 }
 
 impl Owner {
@@ -154,7 +190,8 @@ impl Ledger {
 
     /// A place for a process; `None` when all are taken.
     #[must_use]
-    pub fn join(&self, owner: Owner, name: [u8; 16]) -> Option<&Member> {
+    pub fn join(&self, newcomer: &Newcomer) -> Option<&Member> {
+        let Newcomer { owner, name, began } = *newcomer;
         let place = self.members.iter().enumerate().find(|(_, member)| {
             let order = (Ordering::AcqRel, Ordering::Relaxed);
             member.owner.compare_exchange(0, owner.word(), order.0, order.1).is_ok()
@@ -167,14 +204,18 @@ impl Ledger {
             eight.copy_from_slice(bytes);
             word.store(u64::from_le_bytes(eight), Ordering::Relaxed);
         }
+        let began = began.as_nanos() as u64;
+        member.began.store(began, Ordering::Release);
         // After exec the same process comes again; who was there before it is on the way out.
         let same = |other: &Owner| other.program == owner.program;
-        for other in self.members().filter(|other| !core::ptr::eq(*other, member)) {
-            if other.owner().as_ref().is_some_and(same) {
-                other.end();
+        for other in self.members().filter(|other| other.owner().as_ref().is_some_and(same)) {
+            match other.began.load(Ordering::Acquire) {
+                0 => {} // It looks at us when it knows.
+                theirs if theirs < began => other.end(),
+                theirs if theirs > began => member.end(),
+                _ => {}
             }
         }
-        self.processes.add(1);
         Some(member)
     }
 
@@ -192,7 +233,8 @@ impl Ledger {
     /// Pages that all use together.
     #[must_use]
     pub fn used(&self) -> u64 {
-        self.members().map(Member::used).sum::<u64>() + self.kept.load(Ordering::Relaxed)
+        let kept = self.kept.load(Ordering::Relaxed) + self.bequeathed();
+        self.members().map(Member::used).sum::<u64>() + kept
     }
 
     /// Pages past the limit at present.
@@ -207,17 +249,56 @@ impl Ledger {
         self.used().saturating_sub(member.used())
     }
 
+    /// Says that `member`, who is leaving, uses nothing any more; what others have too falls to them.
+    pub fn leave(&self, member: &Member) {
+        if member.leaves.swap(1, Ordering::AcqRel) == 0 {
+            // First, so that nobody finds what is bequeathed settled.
+            self.leaving.add(1);
+            let common = member.common.swap(0, Ordering::Relaxed).min(member.used());
+            self.bequeathed.fetch_add(common, Ordering::AcqRel);
+            member.say(0, 0);
+        }
+    }
+
     /// Clears the place of a process that is gone; what it counted goes to the others that are.
     pub fn clear(&self, member: &Member) {
-        self.gone.take_over(&member.counters);
+        self.leave(member);
         self.left.add(1);
-        for word in [&member.used, &member.floor, &member.share, &member.unshared] {
+        self.gone.take_over(&member.counters);
+        let Member { share, unshared, asked, began, .. } = member;
+        for word in [share, unshared, asked, began] {
             word.store(0, Ordering::Relaxed);
         }
-        member.ends.store(0, Ordering::Relaxed);
-        let Stored { compressed_bytes, pool_bytes, pages, same_filled } = &member.stored;
-        [compressed_bytes, pool_bytes, pages, same_filled].iter().for_each(|gauge| gauge.set(0));
+        for word in [&member.ends, &member.leaves] {
+            word.store(0, Ordering::Relaxed);
+        }
+        member.stored.each().for_each(|gauge| gauge.set(0));
         member.owner.store(0, Ordering::Release);
+    }
+
+    /// Pages that members which leave or are gone had in common with others, who have not all asked what
+    /// is theirs since those were gone.
+    #[must_use]
+    pub fn bequeathed(&self) -> u64 {
+        self.owed(self.bequeathed.load(Ordering::Acquire))
+    }
+
+    /// What of `all` that was bequeathed is not settled.
+    fn owed(&self, all: u64) -> u64 {
+        if all == 0 {
+            return 0;
+        }
+        let leaving = self.leaving.get();
+        let heirs = self.members().filter(|member| member.asked.load(Ordering::Relaxed) < leaving);
+        all.min(heirs.map(|heir| heir.common.load(Ordering::Relaxed)).sum())
+    }
+
+    /// Forgets what members that are gone had in common with others, once those count it, or `in_any_case`.
+    pub fn settle(&self, in_any_case: bool) {
+        let all = self.bequeathed.load(Ordering::Acquire);
+        if in_any_case || self.owed(all) == 0 {
+            self.bequeathed.fetch_sub(all, Ordering::AcqRel);
+        }
     }
 
     /// Notes what all members use together, in pages.
@@ -257,19 +338,13 @@ impl Ledger {
         self.forbidden.load(Ordering::Acquire) == 1
     }
 
-    /// Processes that were members so far.
-    #[must_use]
-    pub fn processes(&self) -> u64 {
-        self.processes.get()
-    }
-
     /// Processes that were members and are gone.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.left.get()
     }
 
-    /// Pages that all but `member` shared after a fork and have made their own.
+    /// What all but `member` have told ([`Member::note_unshared`]).
     #[must_use]
     pub fn unshared_beside(&self, member: &Member) -> u64 {
         let all = self.members().map(|other| other.unshared.load(Ordering::Relaxed)).sum::<u64>();
@@ -327,9 +402,21 @@ impl fmt::Debug for Ledger {
 }
 
 impl Member {
-    /// Says how many pages that it shared after a fork this process has made its own.
-    pub fn note_unshared(&self, pages: u64) {
-        self.unshared.store(pages, Ordering::Relaxed);
+    /// Tells those that had pages together with this process after a fork what to count more of them, in a
+    /// unit of theirs: the sum over all pages that it has made its own so far.
+    pub fn note_unshared(&self, told: u64) {
+        self.unshared.store(told, Ordering::Relaxed);
+    }
+
+    /// Says how many pages it has that others count, and how many members had gone when that was asked for.
+    pub fn note_common(&self, pages: u64, left: u64) {
+        self.common.store(pages, Ordering::Relaxed);
+        self.asked.store(left, Ordering::Relaxed);
+    }
+
+    /// Says that others count `pages` more that it has.
+    pub fn note_more_common(&self, pages: u64) {
+        self.common.fetch_add(pages, Ordering::Relaxed);
     }
 
     /// Whose it is; `None` when it is nobody's.
@@ -404,41 +491,79 @@ mod tests {
         Owner { program, pager: program + 1 }
     }
 
+    /// A process that began with second `began`.
+    fn from_then(owner: Owner, began: u64) -> Newcomer {
+        Newcomer { owner, name: *b"python3\0\0\0\0\0\0\0\0\0", began: Duration::from_secs(began) }
+    }
+
+    fn newcomer(program: i32) -> Newcomer {
+        from_then(owner(program), 1)
+    }
+
     #[test]
     fn what_members_say_adds_up_until_they_are_cleared() {
         let ledger = ledger();
-        let name = *b"python3\0\0\0\0\0\0\0\0\0";
-        let one = ledger.join(owner(10), name).expect("a place");
-        let two = ledger.join(owner(20), name).expect("a place");
+        let name = newcomer(10).name;
+        let one = ledger.join(&newcomer(10)).expect("a place");
+        let two = ledger.join(&newcomer(20)).expect("a place");
         one.say(300, 10);
         two.say(500, 20);
         assert_eq!((ledger.used_beside(one), ledger.used_beside(two)), (500, 300));
         assert_eq!((one.owner(), one.name(), two.floor()), (Some(owner(10)), name, 20));
         two.counters.faults.add(5);
+        two.stored.each().for_each(|gauge| gauge.set(3));
+        assert_eq!(two.stored.each().count() * size_of::<Counter>(), size_of::<Stored>());
         two.give(Some(7));
         ledger.clear(two);
         assert_eq!((ledger.used_beside(one), ledger.members().count()), (0, 1));
-        let three = ledger.join(owner(30), name).expect("a place");
+        let three = ledger.join(&newcomer(30)).expect("a place");
         assert_eq!((three.used(), three.share(), three.counters.faults.get()), (0, None, 0));
+        assert!(three.stored.each().all(|gauge| gauge.get() == 0));
         let total = Counters::default();
         ledger.count(&total);
-        assert_eq!((total.faults.get(), ledger.processes()), (5, 3));
+        assert_eq!(total.faults.get(), 5);
     }
 
     #[test]
-    fn who_comes_again_after_exec_takes_the_place_of_who_was_there() {
+    fn who_began_last_takes_the_place_of_who_was_there_before_exec() {
         let ledger = ledger();
-        let [first, other] = [10, 20].map(|id| ledger.join(owner(id), [0; 16]).expect("a place"));
-        let again = Owner { program: 10, pager: 77 };
-        let second = ledger.join(again, [0; 16]).expect("a place");
+        let [first, other] = [10, 20].map(|id| ledger.join(&newcomer(id)).expect("a place"));
+        let join = |pager, began| {
+            let newcomer = from_then(Owner { program: 10, pager }, began);
+            ledger.join(&newcomer).expect("a place")
+        };
+        let second = join(77, 2);
         assert!(first.ends() && !other.ends() && !second.ends());
+        // A pager of the first may come last.
+        let late = join(88, 1);
+        assert!(late.ends() && !other.ends() && !second.ends());
+    }
+
+    #[test]
+    fn what_was_common_counts_until_the_others_have_asked() {
+        let ledger = ledger();
+        let [parent, child] = [10, 20].map(|id| ledger.join(&newcomer(id)).expect("a place"));
+        for member in [parent, child] {
+            member.say(50, 0);
+            member.note_common(50, 0);
+        }
+        child.say(70, 0); // of which 20 are its own
+        ledger.clear(child);
+        assert_eq!((ledger.used(), ledger.bequeathed()), (100, 50));
+        // Each page that the parent makes its own is one less that may fall to it.
+        parent.say(60, 0);
+        parent.note_common(40, 0);
+        assert_eq!(ledger.used(), 100);
+        parent.say(95, 0);
+        parent.note_common(0, 1);
+        assert_eq!(ledger.used(), 95);
     }
 
     #[test]
     fn two_mappings_show_the_same_ledger() {
         let memory = create(1000).expect("memory");
         let [here, there] = [0, 1].map(|_| open(&memory).expect("a mapping"));
-        let member = here.join(owner(10), [0; 16]).expect("a place");
+        let member = here.join(&newcomer(10)).expect("a place");
         member.say(42, 0);
         assert_eq!(there.members().map(Member::used).sum::<u64>(), 42);
         assert_eq!((there.limit(), there.peak()), (1000, 0));
@@ -452,7 +577,7 @@ mod tests {
         let ledger = ledger();
         let takers = (0..4).map(|t| {
             thread::spawn(move || {
-                let join = |n: usize| ledger.join(owner((t * 1000 + n * 2) as i32 + 1), [0; 16]);
+                let join = |n: usize| ledger.join(&newcomer((t * 1000 + n * 2) as i32 + 1));
                 let places = (0..200).filter_map(join);
                 places.map(|place| core::ptr::from_ref(place) as usize).collect::<Vec<_>>()
             })

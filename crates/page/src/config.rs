@@ -12,7 +12,7 @@
 //! back borrows the word and its texts stay as they were written; [`Text::bytes`] decodes on the
 //! way out. Two texts are equal when they mean the same bytes.
 
-use crate::{ByteSize, Unit};
+use crate::{ByteSize, ChainLength, Unit};
 use core::fmt;
 
 /// The name of the environment variable.
@@ -53,6 +53,8 @@ pub struct RunConfig<'a> {
     pub codec: Option<Text<'a>>,
     /// What one compress request takes; absent: chosen while running.
     pub unit: Option<Unit>,
+    /// The chain length of the pool; absent: its default.
+    pub chain: Option<ChainLength>,
 }
 
 /// Some bytes, borrowed either as they are or as they stand percent-encoded in the word.
@@ -213,6 +215,9 @@ impl<'a> RunConfig<'a> {
         if let Some(unit) = self.unit {
             write!(out, ";unit={unit}")?;
         }
+        if let Some(chain) = self.chain {
+            write!(out, ";chain={chain}")?;
+        }
         let Some(codec) = self.codec else { return Ok(()) };
         out.write_str(";codec=")?;
         for byte in codec.bytes() {
@@ -245,6 +250,7 @@ impl<'a> RunConfig<'a> {
             strict: read.strict.ok_or(ConfigError::Missing("strict"))?,
             codec: read.codec,
             unit: read.unit,
+            chain: read.chain,
         })
     }
 }
@@ -260,6 +266,7 @@ struct Read<'a> {
     strict: Option<bool>,
     codec: Option<Text<'a>>,
     unit: Option<Unit>,
+    chain: Option<ChainLength>,
 }
 
 impl<'a> Read<'a> {
@@ -274,6 +281,7 @@ impl<'a> Read<'a> {
             "strict" => set(&mut self.strict, key, value, flag),
             "codec" => set(&mut self.codec, key, value, Text::encoded),
             "unit" => set(&mut self.unit, key, value, |v| v.parse().ok()),
+            "chain" => set(&mut self.chain, key, value, number),
             _ => Err(ConfigError::UnknownKey(key)),
         }
     }
@@ -324,6 +332,7 @@ mod tests {
         strict: false,
         codec: None,
         unit: None,
+        chain: None,
     };
 
     fn word(config: &RunConfig<'_>) -> String {
@@ -334,12 +343,16 @@ mod tests {
 
     #[test]
     fn the_word_is_as_documented() {
-        let config =
-            RunConfig { codec: Some(Text::new(b"a;b=c%\xff two")), unit: Some(Unit::K16), ..PLAIN };
+        let config = RunConfig {
+            codec: Some(Text::new(b"a;b=c%\xff two")),
+            unit: Some(Unit::K16),
+            chain: Some(ChainLength::MAX),
+            ..PLAIN
+        };
         assert_eq!(
             word(&config),
             "v=2;pid=4711;keeper=4710;ledger=3;limit=536870912;strict=0;unit=16K;\
-             codec=a%3Bb%3Dc%25%FF two"
+             chain=16;codec=a%3Bb%3Dc%25%FF two"
         );
     }
 
@@ -359,6 +372,7 @@ mod tests {
             ("limit=512M", BadValue { key: "limit", value: "512M" }),
             ("strict=yes", BadValue { key: "strict", value: "yes" }),
             ("unit=8K", BadValue { key: "unit", value: "8K" }),
+            ("chain=0", BadValue { key: "chain", value: "0" }),
             ("codec=%4", BadValue { key: "codec", value: "%4" }),
             ("codec=%zz", BadValue { key: "codec", value: "%zz" }),
             ("codec=a=b", BadValue { key: "codec", value: "a=b" }),
@@ -383,12 +397,14 @@ mod tests {
             pid: u32, keeper: u32, ledger: u32, limit: u64, strict: bool,
             codec in option::of(vec(any::<u8>(), 0..40)),
             unit in option::of(prop::sample::select(&Unit::ALL[..])),
+            chain in option::of(1..=16usize),
         ) {
             fn text(bytes: &Option<Vec<u8>>) -> Option<Text<'_>> {
                 bytes.as_deref().map(Text::new)
             }
             let config = RunConfig {
                 pid, keeper, ledger, limit: ByteSize::new(limit), strict, unit,
+                chain: chain.and_then(ChainLength::new),
                 codec: text(&codec),
             };
             let word = word(&config);

@@ -209,6 +209,62 @@ impl FromStr for Unit {
     }
 }
 
+/// The longest run of side by side pages that objects of the pool share, as zsmalloc counts it: in
+/// units of the largest object.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ChainLength(u8);
+
+impl ChainLength {
+    /// The shortest chain.
+    pub const MIN: Self = Self(1);
+    /// The longest chain, and what packs best.
+    pub const MAX: Self = Self(16);
+
+    /// A chain of `n` units, if there is one: 1 to 16.
+    #[must_use]
+    pub const fn new(n: usize) -> Option<Self> {
+        if matches!(n, 1..=16) { Some(Self(n as u8)) } else { None }
+    }
+
+    /// The number of units.
+    #[must_use]
+    pub const fn get(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl Default for ChainLength {
+    fn default() -> Self {
+        Self::MAX
+    }
+}
+
+impl fmt::Display for ChainLength {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A word that is no chain length.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ParseChainLengthError;
+
+impl fmt::Display for ParseChainLengthError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a chain length is a whole number from 1 to 16")
+    }
+}
+
+impl core::error::Error for ParseChainLengthError {}
+
+impl FromStr for ChainLength {
+    type Err = ParseChainLengthError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        s.parse().ok().and_then(Self::new).ok_or(ParseChainLengthError)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,6 +278,17 @@ mod tests {
         }
         assert_eq!("8K".parse::<Unit>(), Err(ParseUnitError));
         assert_eq!("".parse::<Unit>(), Err(ParseUnitError));
+    }
+
+    #[test]
+    fn chain_lengths_read_back_as_they_print() {
+        for n in 1..=16 {
+            let chain = ChainLength::new(n).expect("a valid length");
+            assert_eq!((chain.get(), chain.to_string().parse()), (n, Ok(chain)));
+        }
+        for word in ["0", "17", "", "four", "-1"] {
+            assert_eq!(word.parse::<ChainLength>(), Err(ParseChainLengthError), "{word}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 #[cfg(not(loom))]
 pub use rustix_futex_sync::lock_api;
 #[cfg(not(loom))]
-pub use rustix_futex_sync::{Mutex, MutexGuard, RawRwLock, RwLock};
+pub use rustix_futex_sync::{Condvar, Mutex, MutexGuard, RawRwLock, RwLock};
 
 /// Atomic integers: `core`'s, or loom's under `--cfg loom`.
 pub mod atomic {
@@ -24,9 +24,9 @@ pub mod atomic {
 }
 
 #[cfg(loom)]
-pub use self::model::{Mutex, MutexGuard};
+pub use self::model::{Condvar, Mutex, MutexGuard};
 
-/// loom's mutex with the signatures of the futex one: `lock` gives the guard itself.
+/// loom's mutex and condition with the signatures of the futex ones: they give the guard itself.
 #[cfg(loom)]
 mod model {
     /// The guard of [`Mutex`].
@@ -50,6 +50,26 @@ mod model {
         /// Takes the lock if nobody holds it.
         pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
             self.0.try_lock().ok()
+        }
+    }
+    /// A condition that loom schedules.
+    #[derive(Debug, Default)]
+    pub struct Condvar(loom::sync::Condvar);
+
+    impl Condvar {
+        /// Nobody waits.
+        pub fn new() -> Self {
+            Self::default()
+        }
+
+        /// Leaves the lock, waits to be notified, and takes the lock again.
+        pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+            self.0.wait(guard).expect("loom reports the panic of another thread first")
+        }
+
+        /// Wakes all who wait.
+        pub fn notify_all(&self) {
+            self.0.notify_all();
         }
     }
 }

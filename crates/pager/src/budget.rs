@@ -12,6 +12,7 @@
 //! everything of ours (pool, tables, pages in hand), since we live in it. The watch measures it;
 //! between two measurements it is kept up by adding and subtracting what we do ourselves.
 
+use crate::sharing::Shared;
 use octavo_ledger::{Ledger, Member};
 use octavo_page::PAGE_SIZE;
 use octavo_page::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -19,9 +20,10 @@ use octavo_page::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 /// Pages of 1 MiB.
 const MIB: u64 = (1 << 20) / PAGE_SIZE as u64;
 
-/// Pages of the program that stay resident whatever the limit: less than what one instruction and
-/// its operands may touch would never make progress.
-pub const FLOOR: u64 = 4 * MIB;
+/// Pages that stay resident whatever the limit: some 4 MiB of the program's, since with less than what a
+/// few calls touch it would hardly make progress; and what is counted but is none of those: our tables
+/// and staging, and memory that is not managed (relocated data, stacks), some 4 MiB together.
+pub const FLOOR: u64 = 8 * MIB;
 
 /// Ways to compress, from fast to dense.
 pub const TIERS: usize = 3;
@@ -31,6 +33,9 @@ const DENSER_AT: [u64; TIERS - 1] = [65, 80];
 
 /// Share of the limit up to which it keeps copies of pages that came back.
 const COPIES: u64 = 58;
+
+/// Pages that one page of the store holds, for all that is known before it holds some.
+const RATIO: u64 = 3;
 
 /// The levels, all in pages.
 #[derive(Debug)]
@@ -131,6 +136,17 @@ impl Budget {
 
     fn aside(&self) -> u64 {
         u64::try_from(self.aside.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
+    /// Whether it frees memory in the end to take `shared` pages: each of those who have one stores a copy
+    /// of its own, and the page is free when the last of them has. Until then it costs, so only a clear
+    /// gain is one: a quarter.
+    #[must_use]
+    pub fn gains_by(&self, shared: Shared) -> bool {
+        let (stored, held) =
+            (self.stored.load(Ordering::Relaxed), self.held.load(Ordering::Relaxed));
+        let (stored, held) = if held < MIB { (1, RATIO) } else { (stored, held) };
+        4 * shared.pages * stored <= 3 * shared.part * held
     }
 
     /// What the store would occupy without copies of pages that are in the program.
@@ -256,6 +272,18 @@ mod tests {
         assert!(budget.above_floor() && budget.density() == 0);
         budget.stores(22 * MIB, 100 * MIB);
         assert!(!budget.above_floor() && budget.density() == 1);
+    }
+
+    #[test]
+    fn what_many_share_is_taken_only_if_it_compresses_well() {
+        let budget = Budget::new(32 * MIB);
+        let of = |processes: u64| Shared { pages: 60_000, part: 60_000 / processes };
+        let gains = |budget: &Budget| [2, 3, 5, 6].map(|processes| budget.gains_by(of(processes)));
+        assert_eq!(gains(&budget), [true, false, false, false]);
+        budget.stores(10 * MIB, 70 * MIB);
+        assert_eq!(gains(&budget), [true, true, true, false]);
+        budget.stores(10 * MIB, 20 * MIB);
+        assert_eq!(gains(&budget), [false; 4]);
     }
 
     #[test]

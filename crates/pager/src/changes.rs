@@ -16,6 +16,9 @@
 //! - When something is moved to where we still know other memory, that was told too soon, and is
 //!   held until we are told that the other memory is gone ([`Changes::release`]).
 //!
+//! So memory has to be known from the moment it is registered: what could not be listed, because
+//! something was still to be told just then, is noted apart.
+//!
 //! One order is out of reach: memory that was moved, and then moved on or unmapped, while a thread
 //! stood still that had not told anything of its own call yet. It would have to stand just behind the
 //! kernel's lock while others make two calls with the same addresses.

@@ -70,11 +70,7 @@ impl Pager {
         match event {
             Event::Fault { address, write, thread } => {
                 let page = address & !(PAGE_SIZE - 1);
-                let fault = Fault { page, write: *write, thread: *thread };
-                if worker.faults.push(fault).is_none() {
-                    // No room: the thread looks again, and is told of again.
-                    self.program.wake(fault.span());
-                }
+                worker.faults.push(Fault { page, write: *write, thread: *thread });
             }
             Event::Remove(span) => {
                 self.give_span_first(worker, span);
@@ -82,8 +78,7 @@ impl Pager {
             }
             Event::Unmap(span) => {
                 self.give_span_first(worker, span);
-                self.unmapped.add((span.len() / PAGE_SIZE) as u64);
-                self.regions.lock().remove(span.clone());
+                self.leave_ranges(span);
                 if !changes.expects(span) {
                     self.forget_span(span);
                 }
@@ -138,7 +133,7 @@ impl Pager {
 
     /// Whether we know of memory of the program's in `span`.
     fn is_known(&self, span: &Span) -> bool {
-        let mut known = self.regions.lock().overlaps(span);
+        let mut known = self.regions.lock().overlaps(span) || self.unlisted.lock().overlaps(span);
         if !known {
             self.table.for_each(span.clone(), |_, cell| known |= cell.load() != Word::FRESH);
         }
@@ -149,12 +144,34 @@ impl Pager {
     /// target is still there is for the watch to find out, who lists it anew.
     fn follow_held(&self, changes: &mut Changes, ready: impl Fn(Move) -> bool) {
         while let Some(what) = changes.release(&ready) {
+            // Where it was known until now, that was of memory that is gone.
+            self.forget_span(&what.target());
             self.moved(what);
+            self.note_unlisted(what.target());
         }
     }
 
-    /// What we know of pages moves after them.
-    fn moved(&self, Move { from, to, len }: Move) {
+    /// Notes that `span` is registered, or part of it, though it is not in the list: events tell of it.
+    pub(crate) fn note_unlisted(&self, span: Span) {
+        // Where the list is full an event may be taken for another's, as it was before there was a list.
+        let _ = self.unlisted.lock().add(span);
+    }
+
+    /// `span` is not the program's any more, or what is there now is not registered.
+    fn leave_ranges(&self, span: &Span) {
+        self.regions.lock().remove(span.clone());
+        self.unlisted.lock().remove(span.clone());
+        self.have_listed_again(span);
+    }
+
+    /// Has the watch list mappings again, some of which `span` may have become.
+    pub(crate) fn have_listed_again(&self, span: &Span) {
+        self.unmapped.add((span.len() / PAGE_SIZE) as u64);
+    }
+
+    /// What we know of pages moves after them, to where nothing is known.
+    fn moved(&self, what: Move) {
+        let Move { from, to, len } = what;
         let mut lost = false;
         self.table.for_each(from..from + len, |at, cell| {
             let word = cell.load();
@@ -166,14 +183,12 @@ impl Pager {
                 lost = true;
                 return;
             };
-            self.forget(target);
             self.move_word(cell, target, word, address);
         });
         if lost {
             self.die("no table is left for the addresses that memory was moved to");
         }
-        self.unmapped.add((len / PAGE_SIZE) as u64);
-        self.regions.lock().remove(from..from + len);
+        self.leave_ranges(&what.source());
     }
 
     /// Moves `word` from one cell to another. An evictor may be settling a parked page at this

@@ -20,10 +20,10 @@
 //! page by page, and sets batches aside that evictors store while it takes no others.
 
 use crate::pager::{Pager, Worker};
-use crate::presence;
 use crate::program::{BATCH, Staging};
 use crate::regions::{Regions, Span};
 use crate::serve::WARM;
+use crate::sharing::{self, Shared};
 use crate::start::{self, PINS};
 use crate::table::{Place, Word};
 use core::time::Duration;
@@ -49,9 +49,9 @@ pub struct Sweep {
     /// After a round without success: nobody tries before that time, and the pause grows.
     rests_until: Duration,
     rest: Duration,
-    /// The page, shared after a fork, that stopped the sweep, and whether somebody is to unshare it.
+    /// The page, shared after a fork, that stopped the sweep, and what becomes of that.
     shared: usize,
-    unshares: bool,
+    unshares: Unshares,
     /// Whether a page was freed in this round.
     succeeded: bool,
     /// Whether this round takes shared pages too: to take one frees nothing as long as the other process
@@ -59,10 +59,22 @@ pub struct Sweep {
     takes_shared: bool,
 }
 
+/// What becomes of pages that have to be unshared before they can be taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Unshares {
+    /// There are none, or none any more.
+    #[default]
+    Done,
+    /// An evictor is to unshare them.
+    Wanted,
+    /// One is about it.
+    Begun,
+}
+
 impl Sweep {
-    fn start_round(&mut self) {
+    fn start_round(&mut self, keeps_shared: bool) {
         self.at = 0;
-        self.takes_shared = !core::mem::take(&mut self.succeeded);
+        self.takes_shared = !core::mem::take(&mut self.succeeded) && !keeps_shared;
         let now = task::now();
         self.retries_dense = now.saturating_sub(self.dense_tried) > DENSE_RETRY;
         if self.retries_dense {
@@ -82,7 +94,7 @@ impl Sweep {
         if self.shared == address {
             return false;
         }
-        (self.shared, self.unshares, self.at) = (address, true, address);
+        (self.shared, self.unshares, self.at) = (address, Unshares::Wanted, address);
         true
     }
 
@@ -126,6 +138,8 @@ pub enum Evicted {
     Stuck,
     /// The next pages lie scattered, and are left to the server.
     Scattered,
+    /// The next pages are shared after a fork; an evictor unshares them first.
+    Shared,
 }
 
 /// Pages to take: those of `span`, at most a batch, that do not stay.
@@ -289,9 +303,15 @@ impl Pager {
 
     /// Takes one batch out.
     fn take_one(&self, worker: &Worker) -> Result<Batch<'_>, Evicted> {
-        if self.is_stuck() && task::now() < self.sweep.lock().rests_until {
+        let sweep = self.sweep.lock();
+        if self.is_stuck() && task::now() < sweep.rests_until {
             return Err(Evicted::Stuck);
         }
+        if sweep.unshares != Unshares::Done {
+            self.bell.ring();
+            return Err(Evicted::Shared);
+        }
+        drop(sweep);
         let Some(mut batch) = self.batch(|taken| taken.pages == 0) else {
             return Err(Evicted::Busy);
         };
@@ -320,6 +340,12 @@ impl Pager {
         self.progress(batch.taken.swept, freed)
     }
 
+    /// Has the sweep go on at once, which may have failed since nothing could be taken: now it can.
+    pub(crate) fn try_again(&self) {
+        self.sweep.lock().succeed();
+        self.note_stuck(false);
+    }
+
     fn progress(&self, swept: Swept, freed: usize) -> Evicted {
         let managed = self.regions.lock().bytes();
         let mut sweep = self.sweep.lock();
@@ -343,7 +369,7 @@ impl Pager {
     /// are not for this worker.
     fn take_batch(&self, worker: &Worker, batch: &mut Batch<'_>) -> Option<Swept> {
         let _gate = self.gate.write();
-        let (pick, swept) = self.next_cold(worker)?;
+        let (pick, mut swept) = self.next_cold(worker)?;
         let Some(mut pick) = pick else { return Some(swept) };
         if self.make_cells(&pick.span).is_err() {
             return Some(swept);
@@ -367,7 +393,9 @@ impl Pager {
                 batch.taken.pages += 1;
             }
             if let Some(why) = stopped {
-                self.stop_sweep(pick.address(run.start + pages), why);
+                let at = pick.address(run.start + pages);
+                swept.looked_at -= pick.span.end - at;
+                self.stop_sweep(at, why);
                 break;
             }
         }
@@ -395,9 +423,10 @@ impl Pager {
     /// it: a page that is gone by now is brought back by the server.
     fn unshare(&self) {
         let mut sweep = self.sweep.lock();
-        if !core::mem::take(&mut sweep.unshares) {
+        if sweep.unshares != Unshares::Wanted {
             return;
         }
+        sweep.unshares = Unshares::Begun;
         let (start, takes_shared) = (sweep.shared, sweep.takes_shared);
         drop(sweep);
         let mut pick = Pick { span: start..start + BATCH * PAGE_SIZE, stays: [false; BATCH] };
@@ -408,6 +437,7 @@ impl Pager {
             self.owned.add(run.len() as u64);
             next = run.end;
         }
+        self.sweep.lock().unshares = Unshares::Done;
     }
 
     /// Whether this worker is the one to take pages of `span`. The kernel flushes TLBs once for each
@@ -425,8 +455,9 @@ impl Pager {
         self.table.get_or_make(span.end - 1).map(|_| ())
     }
 
-    /// Leaves only what is present to be taken, and not shared unless that is wanted: staging is filled without gaps, since it is emptied
-    /// with a TLB flush for each stretch. False when nothing is known of the pages.
+    /// Leaves only what is present to be taken, and not shared unless that is wanted: staging is filled
+    /// without gaps, since it is emptied with a TLB flush for each stretch. False when nothing is known of
+    /// the pages.
     fn keep_takeable(&self, pick: &mut Pick, takes_shared: bool) -> bool {
         let mut present = [false; BATCH];
         let start = pick.span.start;
@@ -434,7 +465,7 @@ impl Pager {
             present[(page - start) / PAGE_SIZE] = true
         });
         pick.stays.iter_mut().zip(present).for_each(|(stays, present)| *stays |= !present);
-        if presence::shares() && !takes_shared {
+        if sharing::shares() && !takes_shared {
             self.program.each_shared(pick.span.clone(), |n| pick.stays[n] = true);
         }
         scan.is_ok()
@@ -492,7 +523,7 @@ impl Pager {
                 if sweep.at == 0 {
                     return None;
                 }
-                sweep.start_round();
+                sweep.start_round(self.kept_shared().is_some());
                 continue;
             };
             let mapping = self.maps.writable_from(region.start).ok().flatten()?;
@@ -513,6 +544,16 @@ impl Pager {
             swept.passed += sweep.at - region.start;
         }
         None
+    }
+
+    /// Pages that other processes have too, where they are not worth taking.
+    fn kept_shared(&self) -> Option<Shared> {
+        sharing::shared().filter(|shared| !self.budget.gains_by(*shared))
+    }
+
+    /// Pages that this process cannot give.
+    pub(crate) fn floor(&self) -> u64 {
+        self.budget.floor() + self.kept_shared().map_or(0, |shared| shared.part)
     }
 
     /// What to take of `range`. Pages with heat cool down and are passed over this time: one by one
@@ -591,7 +632,7 @@ impl Pager {
                     self.condense_at_work(worker);
                     self.tidy_at_work();
                 }
-                Some(Evicted::Nothing | Evicted::Busy) => self.catch_up(worker),
+                Some(Evicted::Nothing | Evicted::Busy | Evicted::Shared) => self.catch_up(worker),
                 Some(Evicted::Stuck | Evicted::Scattered) => return false,
                 None => return true,
             }

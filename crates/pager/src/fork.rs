@@ -16,8 +16,9 @@
 use crate::pager::{Pager, Worker};
 use crate::program::Ring;
 use crate::regions::Span;
+use crate::sharing::TELLING;
 use crate::table::{Place, Table};
-use crate::{heir, presence, start};
+use crate::{heir, sharing, start};
 use core::time::Duration;
 use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicU32, Ordering};
@@ -57,12 +58,15 @@ impl Letter {
     /// Ranges that fit in a letter.
     const RANGES: usize = (PAGE_SIZE / 8 - 4) / 2;
 
-    fn new(what: u64, uffd: i32, gone: &[Span]) -> Self {
+    fn new<'a>(what: u64, uffd: i32, gone: impl Iterator<Item = &'a Span>) -> Self {
         let mut words = [0; PAGE_SIZE / 8];
-        words[..4].copy_from_slice(&[what, uffd as u64, task::pid() as u64, gone.len() as u64]);
-        for (to, span) in words[4..].chunks_exact_mut(2).zip(gone) {
+        let (head, ranges) = words.split_at_mut(4);
+        let mut n = 0;
+        for (to, span) in ranges.chunks_exact_mut(2).zip(gone) {
             to.copy_from_slice(&[span.start as u64, span.end as u64]);
+            n += 1;
         }
+        head.copy_from_slice(&[what, uffd as u64, task::pid() as u64, n]);
         Self(words)
     }
 
@@ -144,19 +148,25 @@ impl Steps {
         Some(at)
     }
 
-    /// What is gone, if nothing else has happened and it fits in a letter.
-    fn letter(&self, uffd: i32) -> Option<Letter> {
-        let mut gone = [const { 0..0 }; Letter::RANGES];
-        let mut n = 0;
+    /// What is gone; `None` for what was moved.
+    fn gone(&self) -> impl Iterator<Item = Option<&Span>> {
         let removed = self.events.iter().take(self.len).flatten().map(|event| match event {
             Event::Remove(span) | Event::Unmap(span) => Some(span),
             _ => None,
         });
-        for span in self.wiped().iter().map(Some).chain(removed) {
-            *gone.get_mut(n)? = span?.clone();
-            n += 1;
-        }
-        (self.waits == 0).then(|| Letter::new(Letter::YOURS, uffd, &gone[..n]))
+        self.wiped().iter().map(Some).chain(removed)
+    }
+
+    /// Whether the child has made no children and moved nothing, and what is gone fits in a letter.
+    fn is_simple(&self) -> bool {
+        self.waits == 0
+            && self.gone().all(|span| span.is_some())
+            && self.gone().count() <= Letter::RANGES
+    }
+
+    /// The letter that gives the child its userfaultfd.
+    fn letter(&self, uffd: i32) -> Option<Letter> {
+        self.is_simple().then(|| Letter::new(Letter::YOURS, uffd, self.gone().flatten()))
     }
 }
 
@@ -201,6 +211,14 @@ impl Nursery {
     /// Whether one more would have to be filled at once.
     pub fn is_full(&self) -> bool {
         self.len.load(Ordering::Acquire) as usize >= MAX_CHILDREN
+    }
+
+    /// Waits until there is room for one more: children come within their [`PATIENCE`], or are given up.
+    pub fn wait_for_room(&self) {
+        let until = task::now() + PATIENCE;
+        while self.is_full() && task::now() < until {
+            task::futex_wait(&self.len, MAX_CHILDREN as u32, start::LOOK);
+        }
     }
 
     fn admit(&self, uffd: Uffd) -> Result<(), Uffd> {
@@ -256,6 +274,18 @@ enum Content<'a> {
     Lost,
 }
 
+impl Content<'_> {
+    /// Has the page at `address` of `child` hold this, and who waits for it go on.
+    fn give(self, child: &Uffd, address: usize) -> Result<(), Stopped> {
+        let page = address..address + PAGE_SIZE;
+        match self {
+            Self::Page(bytes) => child.copy(address, bytes, Waiters::Wake),
+            Self::Zeros => child.zero(page, Waiters::Wake),
+            Self::Lost => child.poison(page, Waiters::Wake),
+        }
+    }
+}
+
 impl Pager {
     /// A child was made, whose userfaultfd is `raw`. The gate is shut.
     pub(crate) fn forked(&self, worker: &mut Worker, raw: i32) {
@@ -265,10 +295,12 @@ impl Pager {
                 Ok(()) => return,
                 Err(back) => uffd = back,
             }
+        } else {
+            sharing::note_fork();
         }
-        presence::note_fork();
         let mut steps = Steps::NONE;
         self.fill_family(worker, &uffd, &mut steps);
+        sharing::note_come();
     }
 
     fn find_wiped(&self, steps: &mut Steps) {
@@ -304,20 +336,14 @@ impl Pager {
             match self.tend(worker, child) {
                 Tended::Stays => continue,
                 Tended::Left => {}
-                Tended::Fill => self.fill_family(worker, &child.uffd, &mut child.steps),
+                Tended::Fill => {
+                    self.fill_family(worker, &child.uffd, &mut child.steps);
+                    sharing::note_come();
+                }
             }
             *place = None;
             NURSERY.len.fetch_sub(1, Ordering::Release);
         }
-    }
-
-    /// Fills the children that we answer for: we are about to leave.
-    pub(crate) fn fill_children(&self, worker: &mut Worker) {
-        let _gate = self.gate.write();
-        for child in NURSERY.children.lock().iter_mut().filter_map(Option::as_mut) {
-            self.fill_family(worker, &child.uffd, &mut child.steps);
-        }
-        NURSERY.len.store(0, Ordering::Release);
     }
 
     fn tend(&self, worker: &mut Worker, child: &mut Child) -> Tended {
@@ -337,18 +363,36 @@ impl Pager {
                 Some(Ring::Refuse) => return Tended::Fill,
                 Some(ring) => match child.steps.letter(child.uffd.fd().raw()) {
                     None => return Tended::Fill,
-                    Some(letter) => match self.tell(child, page, &letter) {
-                        Ok(true) if ring == Ring::Have => return Tended::Left,
-                        told => told.is_ok(),
-                    },
+                    Some(letter) => {
+                        if ring == Ring::Have {
+                            self.count_less();
+                        }
+                        match self.tell(child, page, &letter) {
+                            Ok(true) if ring == Ring::Have => return Tended::Left,
+                            told => told.is_ok(),
+                        }
+                    }
                 },
             };
             if !good {
                 return Tended::Fill;
             }
         }
-        let simple = child.steps.letter(-1).is_some();
-        if simple && task::now() < child.until { Tended::Stays } else { Tended::Fill }
+        if child.steps.is_simple() && task::now() < child.until {
+            Tended::Stays
+        } else {
+            Tended::Fill
+        }
+    }
+
+    /// Has what is a child's not count here any more: it will there, when it has our letter.
+    fn count_less(&self) {
+        let _telling = TELLING.lock();
+        let pages = sharing::part_of_child(self.budget.used());
+        sharing::note_come();
+        self.budget.took(-pages);
+        self.member.note_more_common(u64::try_from(pages).unwrap_or(0));
+        self.member.say(self.budget.used(), self.budget.floor());
     }
 
     /// Answers a fault of a child from what is stored; false when the child is gone. Whatever had
@@ -359,16 +403,12 @@ impl Pager {
             self.find_wiped(&mut child.steps);
         }
         let here = child.steps.locate(page).is_some();
-        let outcome = match place {
-            Place::Stored(slot) if here => match self.read_stored(worker, slot) {
-                Content::Page(bytes) => child.uffd.copy(page, bytes, Waiters::Wake),
-                Content::Lost => child.uffd.poison(page..page + PAGE_SIZE, Waiters::Wake),
-                Content::Zeros => child.uffd.zero(page..page + PAGE_SIZE, Waiters::Wake),
-            },
-            Place::Parked(at) if here => child.uffd.copy(page, self.parked_page(at), Waiters::Wake),
-            _ => child.uffd.zero(page..page + PAGE_SIZE, Waiters::Wake),
+        let content = match place {
+            Place::Stored(slot) if here => self.read_stored(worker, slot),
+            Place::Parked(at) if here => Content::Page(self.parked_page(at)),
+            _ => Content::Zeros,
         };
-        child.goes_on(page, outcome)
+        child.goes_on(page, content.give(&child.uffd, page))
     }
 
     /// Brings a child the answer to its ring, or has it ring again; an error when it is gone.
@@ -447,7 +487,7 @@ impl Pager {
     /// Tells a child that it has everything: its userfaultfd is about to be closed. Its helper may be about
     /// to ring, with a copy of that, and would wait for ever.
     fn let_go(&self, child: &Uffd, steps: &mut Steps) {
-        let page = Letter::new(Letter::FILLED, -1, &[]).page();
+        let page = Letter::new(Letter::FILLED, -1, [].iter()).page();
         for bell in Ring::ALL.map(|ring| self.program.bell(ring)) {
             // Most children have no such page.
             while let Err(Stopped { errno: Errno::EAGAIN | Errno::ENOMEM, .. }) =
@@ -479,12 +519,7 @@ impl Pager {
         self.find_wiped(steps);
         loop {
             let Some(at) = steps.locate(address) else { return true };
-            let outcome = match content {
-                Content::Page(page) => child.copy(at, page, Waiters::Wake),
-                Content::Zeros => child.zero(at..at + PAGE_SIZE, Waiters::Wake),
-                Content::Lost => child.poison(at..at + PAGE_SIZE, Waiters::Wake),
-            };
-            match outcome {
+            match content.give(child, at) {
                 Ok(()) | Err(Stopped { errno: Errno::EEXIST | Errno::ENOENT, .. }) => return true,
                 Err(Stopped { errno: Errno::EAGAIN, .. }) => self.follow(child, steps),
                 Err(Stopped { errno: Errno::ENOMEM, .. }) => task::yield_now(),

@@ -28,9 +28,14 @@ impl Gate {
         look(|| self.0.try_read()).unwrap_or_else(|| self.0.read())
     }
 
+    /// Shuts the gate, if it is to be had within the looks of one wait.
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, Raw, ()>> {
+        look(|| self.0.try_write())
+    }
+
     /// Shuts the gate.
     pub fn write(&self) -> RwLockWriteGuard<'_, Raw, ()> {
-        look(|| self.0.try_write()).unwrap_or_else(|| self.0.write())
+        self.try_write().unwrap_or_else(|| self.0.write())
     }
 }
 

@@ -20,9 +20,10 @@ use crate::fork::{Letter, NURSERY};
 use crate::gate::Gate;
 use crate::pager::Pager;
 use crate::placement::Placement;
-use crate::presence;
+use crate::populate;
 use crate::program::Ring;
 use crate::regions::{Regions, Span};
+use crate::sharing;
 use crate::start::{self, REST};
 use crate::table::{Place, Word};
 use octavo_page::sync::Mutex;
@@ -50,19 +51,55 @@ pub(crate) fn is_expected() -> bool {
     EXPECTED.swap(false, Ordering::AcqRel)
 }
 
+/// Whether the thread whose fork was announced still exists; if there is none, one may be about to.
+pub(crate) fn is_forking() -> bool {
+    match FORKING.load(Ordering::Acquire) {
+        0 => true,
+        thread => start::has_thread(thread),
+    }
+}
+
 /// Announces that the calling thread is about to fork. Followed by [`after_fork_in_parent`] or, in the
 /// child, [`after_fork_in_child`].
 pub fn before_fork() {
     let thread = task::id() as u32;
-    if !start::is_managed() || !take_turn(thread) {
+    if !start::is_managed() {
+        if start::has_parent() {
+            // A copy by a bare clone: what it has of an announced fork was of another thread's.
+            READY.store(false, Ordering::Release);
+        }
         return;
     }
-    let rests = REST.begin(PATIENCE, |word, value| task::futex_wait(word, value, start::LOOK));
-    if rests && !NURSERY.is_full() && memory::bequeath(true).is_ok() {
+    if !take_turn(thread) || !has_rest_and_room() {
+        return;
+    }
+    if memory::bequeath(true).is_ok() {
         // Before there is a pager nothing is registered, and no fork is told.
         EXPECTED.store(start::pager().is_some(), Ordering::Release);
         READY.store(true, Ordering::Release);
+    } else {
+        // Fails only where it succeeded before.
+        let _ = memory::bequeath(false);
     }
+}
+
+/// Has our helpers rest while there is room for one more child; one that has neither will be filled.
+fn has_rest_and_room() -> bool {
+    // Twice: at first the server may have been about to admit the child before.
+    for _ in 0..2 {
+        NURSERY.wait_for_room();
+        let rests = REST.begin(PATIENCE, |word, value| task::futex_wait(word, value, start::LOOK));
+        if !rests || !NURSERY.is_full() {
+            return rests;
+        }
+        end_rest();
+    }
+    false
+}
+
+fn end_rest() {
+    REST.end();
+    task::futex_wake(REST.word());
 }
 
 /// One thread forks at a time; false for a fork within that thread's fork.
@@ -90,12 +127,15 @@ pub fn after_fork_in_parent() {
         return;
     }
     if READY.swap(false, Ordering::AcqRel) {
-        presence::note_fork();
+        if start::pager().is_some() {
+            sharing::note_fork()
+        } else {
+            sharing::note_shared()
+        }
         // Fails only where it succeeded before.
         let _ = memory::bequeath(false);
     }
-    REST.end();
-    task::futex_wake(REST.word());
+    end_rest();
     start::look_again();
     FORKING.store(0, Ordering::Release);
     task::futex_wake(&FORKING);
@@ -114,13 +154,14 @@ pub fn after_fork_in_child() {
     REST.forget();
     // SAFETY: this is the only task of the process.
     unsafe { NURSERY.forget() };
-    // A child of a small parent most often execs at once, and is managed from then on.
-    if memory::inherit().is_err() || !ready || start::pager().is_none() {
+    if !ready {
+        memory::disown();
         start::be_alone();
-    } else if !whole {
+    } else if memory::inherit().is_err() || !whole {
         refuse();
     } else {
-        presence::note_fork();
+        sharing::be_child();
+        populate::be_child();
         start::start_in_child();
     }
 }
@@ -153,6 +194,9 @@ impl Pager {
         self.counters = &self.member.counters;
         self.wake_up();
         let last = self.letter(Ring::Have)?;
+        // Half of everything; the parent has just begun to count that much less.
+        self.budget.measured(self.budget.used() / 2);
+        self.member.say(self.budget.used(), self.budget.floor());
         self.program.silence(&self.areas[0].staging);
         self.reconcile(&last);
         Ok(())
@@ -160,7 +204,9 @@ impl Pager {
 
     /// What the parent's server answers to `ring`.
     fn letter(&self, ring: Ring) -> Result<Letter> {
+        start::LETTERS.fetch_add(1, Ordering::AcqRel);
         let letter = Letter::read(self.program.ring(ring));
+        start::LETTERS.fetch_add(1, Ordering::AcqRel);
         match letter.what() {
             Letter::YOURS => Ok(letter),
             Letter::FILLED => Err(Errno::ECANCELED),
@@ -170,11 +216,14 @@ impl Pager {
 
     /// What was the server's alone, who may have been anywhere.
     fn wake_up(&mut self) {
+        self.owned.set(0);
         self.gate = Gate::new();
         self.bell = Bell::default();
         self.placement = Placement::new();
-        let regions = core::mem::replace(self.regions.get_mut(), Regions::new(0));
-        self.regions = Mutex::new(regions);
+        for list in [&mut self.regions, &mut self.unlisted] {
+            let ranges = core::mem::replace(list.get_mut(), Regions::new(0));
+            *list = Mutex::new(ranges);
+        }
         self.changes = Mutex::new(crate::changes::Changes::new());
     }
 

@@ -5,6 +5,7 @@
 //! anything is registered.
 
 use crate::budget::Budget;
+use crate::populate;
 use crate::presence::{NEAR, Presence, until_next_look};
 use crate::program::Program;
 use crate::start::{self, Job};
@@ -13,10 +14,10 @@ use octavo_ledger::{Ledger, Member};
 use octavo_page::config::{TABLE_RESERVE, reserve_bytes};
 use octavo_page::rest::Work;
 use octavo_page::{ByteSize, PAGE_SIZE};
+use octavo_sys::Result;
 use octavo_sys::file::Fd;
 use octavo_sys::maps::Maps;
 use octavo_sys::memory::Scratch;
-use octavo_sys::{Result, task};
 
 /// What is there from the start.
 pub(crate) struct Outpost {
@@ -35,10 +36,9 @@ pub(crate) struct Outpost {
 
 impl Outpost {
     /// Opens what may be refused, so that it is refused now.
-    pub fn new(job: &'static Job, target: i32) -> Result<Self> {
+    pub fn new(job: &'static Job, target: i32, target_fd: Fd) -> Result<Self> {
         let ledger = start::open_ledger(job.keeper)?;
         let member = start::join_ledger(ledger, target)?;
-        let target_fd = task::pidfd(target)?;
         let maps = Maps::open()?;
         maps.writable_from(0)?; // ENOTTY on a kernel that cannot list mappings this way
         let (program, presence) = (Program::open()?, Presence::new(target)?);
@@ -57,7 +57,7 @@ impl Outpost {
                 return work;
             }
             drop(work);
-            start::pause(&budget, self.ledger, self.member, pause);
+            start::pause(self.ledger, self.member, pause);
         }
     }
 
@@ -66,9 +66,11 @@ impl Outpost {
         if self.presence.is_elsewhere() || self.target_fd.is_readable() {
             start::leave();
         }
+        self.presence.tell(self.member);
         budget.measured(look.used);
         // Nothing can be given so far.
         budget.publish(self.ledger, self.member, look.used);
+        populate::end_look(look.populated, budget.until_armed());
         until_next_look(budget.until_prepared())
     }
 }

@@ -1,8 +1,8 @@
 //! The pager: everything that its servers, evictors and watch share.
 //!
 //! Locks, in the order they are taken: the condenser, an area (only ever tried), the gate, the
-//! regions, the sweep; and by itself, where helpers are bound. The store and the pool have locks of
-//! their own inside, taken after these. Nothing else is held while waiting.
+//! regions or the unlisted ranges, the sweep; and by itself, where helpers are bound. The store and
+//! the pool have locks of their own inside, taken after these. Nothing else is held while waiting.
 
 use crate::arena::PoolArena;
 use crate::budget::{Budget, TIERS};
@@ -12,7 +12,7 @@ use crate::evict::{Area, Bell, Sweep};
 use crate::gate::Gate;
 use crate::placement::Placement;
 use crate::program::{BATCH, Program};
-use crate::regions::Regions;
+use crate::regions::{Regions, Span};
 use crate::serve::{Fault, RUN, Stream};
 use crate::table::Table;
 use alloc::boxed::Box;
@@ -22,7 +22,7 @@ use octavo_ledger::counters::{Counter, Counters};
 use octavo_ledger::{Ledger, Member};
 use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicBool, Ordering};
-use octavo_page::{PAGE_SIZE, Unit};
+use octavo_page::{ChainLength, PAGE_SIZE, Unit};
 use octavo_store::{How, Scratch, Store};
 use octavo_sys::file::{Fd, Text};
 use octavo_sys::maps::Maps;
@@ -48,6 +48,8 @@ pub struct Config {
     /// What pages are compressed with: as long as there is room, when the store takes much of the
     /// limit, and when it takes most of it.
     pub tiers: [Tier; TIERS],
+    /// The longest zspage of the pool.
+    pub chain: ChainLength,
     /// CPUs that this process may use.
     pub cpus: usize,
 }
@@ -78,6 +80,8 @@ pub struct Pager {
     pub(crate) table: Table,
     pub(crate) changes: Mutex<Changes>,
     pub(crate) regions: Mutex<Regions>,
+    /// Ranges that are registered as well, or parts of which are, but are not evicted from.
+    pub(crate) unlisted: Mutex<Regions>,
     pub(crate) sweep: Mutex<Sweep>,
     pub(crate) condenser: Mutex<Condenser>,
     pub(crate) store: Store<PoolArena>,
@@ -143,17 +147,18 @@ impl Worker {
     }
 }
 
-/// Faults read and not yet answered, in order.
+/// Faults read and not yet answered, in order; and where those were for which there was no room.
 #[derive(Debug)]
 pub struct Queue {
     faults: [Option<Fault>; QUEUE],
     first: usize,
     len: usize,
+    left_out: Option<Span>,
 }
 
 impl Default for Queue {
     fn default() -> Self {
-        Self { faults: [None; QUEUE], first: 0, len: 0 }
+        Self { faults: [None; QUEUE], first: 0, len: 0, left_out: None }
     }
 }
 
@@ -162,14 +167,18 @@ impl Queue {
         self.len == 0
     }
 
-    /// Adds a fault, if there is room.
-    pub(crate) fn push(&mut self, fault: Fault) -> Option<()> {
-        if self.len == QUEUE {
-            return None;
+    /// Adds a fault. One that there is no room for waits on, until [`Queue::left_out`] is woken: were
+    /// it woken at once, its thread would be back at once, and since the kernel gives faults before
+    /// events, an event might never be read.
+    pub(crate) fn push(&mut self, fault: Fault) {
+        if self.len < QUEUE {
+            self.faults[(self.first + self.len) % QUEUE] = Some(fault);
+            self.len += 1;
+        } else {
+            let Span { start, end } = fault.span();
+            let before = self.left_out.take().unwrap_or(start..end);
+            self.left_out = Some(before.start.min(start)..before.end.max(end));
         }
-        self.faults[(self.first + self.len) % QUEUE] = Some(fault);
-        self.len += 1;
-        Some(())
     }
 
     pub(crate) fn pop(&mut self) -> Option<Fault> {
@@ -177,6 +186,11 @@ impl Queue {
         self.first = (self.first + 1) % QUEUE;
         self.len -= 1;
         Some(fault)
+    }
+
+    /// Where threads wait who are to look again, when all faults before theirs are answered.
+    pub(crate) fn left_out(&mut self) -> Option<Span> {
+        if self.is_empty() { self.left_out.take() } else { None }
     }
 }
 
@@ -199,6 +213,9 @@ pub struct Parts {
 /// Registered ranges, at most; the kernel allows a process 65,530 mappings.
 const MAX_REGIONS: usize = 32 << 10;
 
+/// Registered ranges that are not listed, at most.
+const MAX_UNLISTED: usize = 4 << 10;
+
 /// Leaves of the table: 512 GiB of addresses.
 const MAX_LEAVES: usize = 32 << 10;
 
@@ -218,6 +235,7 @@ impl Pager {
             table: Table::new(MAX_LEAVES),
             changes: Mutex::new(Changes::new()),
             regions: Mutex::new(Regions::new(MAX_REGIONS)),
+            unlisted: Mutex::new(Regions::new(MAX_UNLISTED)),
             sweep: Mutex::new(Sweep::default()),
             condenser: Mutex::new(Condenser::default()),
             store,
@@ -301,5 +319,22 @@ impl Pager {
             ),
         );
         self.say(line.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_that_find_no_room_are_woken_when_all_before_them_are_answered() {
+        let fault = |n: usize| Fault { page: n * PAGE_SIZE, write: false, thread: 0 };
+        let mut queue = Queue::default();
+        (0..QUEUE + 3).map(|n| QUEUE + 3 - n).for_each(|n| queue.push(fault(n)));
+        assert_eq!(queue.left_out(), None);
+        let queued = core::iter::from_fn(|| queue.pop()).map(|fault| fault.page / PAGE_SIZE);
+        assert!(queued.eq((4..QUEUE + 4).rev()));
+        assert_eq!(queue.left_out(), Some(PAGE_SIZE..4 * PAGE_SIZE));
+        assert_eq!(queue.left_out(), None);
     }
 }

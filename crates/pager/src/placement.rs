@@ -4,7 +4,7 @@
 //! thread that faults, and the other helpers stay away from it. The scheduler would move the thread
 //! to an idle CPU each time the server wakes it, since its own is busy with the server; as a task of
 //! policy "idle" the server does not make it busy. Where others are busy on that CPU, such a server
-//! would starve: it is normal again for a while when a fault was left waiting.
+//! would starve: it is normal again for a while when a fault was left waiting, or the watch for a lock.
 //!
 //! ```text
 //!   together   thread ──fault──► server ──wake──► thread      the server never sleeps: the thread
@@ -15,11 +15,10 @@
 //! The server itself follows, at once; the watch only sees to it that it does not starve.
 
 use crate::pager::Pager;
-use core::fmt::Write as _;
 use core::time::Duration;
 use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use octavo_sys::file::{Fd, Text};
+use octavo_sys::proc::{self, Stat};
 use octavo_sys::task::{self, CpuSet, Policy};
 
 /// Faults for which a second thread is remembered.
@@ -30,6 +29,9 @@ const SETTLED: u32 = 64;
 
 /// For so long a fault may wait before the server counts as starved.
 const PATIENCE: Duration = Duration::from_millis(10);
+
+/// Pause between two attempts to take what the server may hold.
+const SHORT: Duration = Duration::from_micros(100);
 
 /// For so long a server that was left waiting stays normal.
 const RECOVERY: Duration = Duration::from_secs(1);
@@ -88,6 +90,31 @@ impl Placement {
     #[must_use]
     pub fn is_lone(&self) -> bool {
         self.lone.load(Ordering::Relaxed)
+    }
+
+    /// Frees a server that gets no time where it is.
+    fn relieve(&self) {
+        // It may hold the lock itself: the watch has other work than to wait for it.
+        if let Some(mut bound) = self.bound.try_lock() {
+            bound.free_until = task::now() + RECOVERY;
+            self.bind(&mut bound, None);
+        }
+    }
+
+    /// For the watch: takes what the server may hold, which frees a server that starves with it.
+    /// Nobody else would: faults may not even be waiting, while memory grows that is not registered.
+    pub fn patiently<T>(&self, try_to: impl Fn() -> Option<T>, take: impl FnOnce() -> T) -> T {
+        let begin = task::now();
+        loop {
+            if let Some(taken) = try_to() {
+                return taken;
+            }
+            if task::now().saturating_sub(begin) > PATIENCE {
+                self.relieve();
+                return take();
+            }
+            task::sleep(SHORT);
+        }
     }
 
     fn bind(&self, bound: &mut Bound, cpu: Option<usize>) {
@@ -174,25 +201,13 @@ impl Starvation {
         }
         let now = task::now();
         let since = *self.since.get_or_insert(now);
-        if now.saturating_sub(since) > PATIENCE
-            // A starving server may hold the lock: the watch has other work than to wait for it.
-            && let Some(mut bound) = pager.placement.bound.try_lock()
-        {
-            bound.free_until = now + RECOVERY;
-            pager.placement.bind(&mut bound, None);
+        if now.saturating_sub(since) > PATIENCE {
+            pager.placement.relieve();
         }
     }
 }
 
 /// The CPU that a thread of a process last ran on.
 fn cpu_of(process: i32, thread: u32) -> Option<usize> {
-    /// Place of the CPU in `/proc/PID/task/TID/stat`, counted behind the name.
-    const FIELD: usize = 39 - 3;
-    let mut path = Text::<64>::new();
-    let _ = write!(path, "/proc/{process}/task/{thread}/stat");
-    let stat = Fd::open(path.as_c_str()?).ok()?;
-    let mut buffer = [0u8; 1024];
-    let n = stat.read(&mut buffer).ok()?;
-    let text = core::str::from_utf8(buffer.get(..n)?).ok()?;
-    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(FIELD)?.parse().ok()
+    Stat::Cpu.read(&proc::open(process, format_args!("task/{thread}/stat")).ok()?)
 }

@@ -202,12 +202,6 @@ impl Program {
         Brought::of(self.uffd.copy(to, from, Waiters::Leave))
     }
 
-    /// Has the page at `address` read as zeros, without memory of its own until it is written. As
-    /// [`Program::bring`], it wakes nobody.
-    pub fn bring_zero(&self, address: usize) -> Brought {
-        Brought::of(self.uffd.zero(address..address + PAGE_SIZE, Waiters::Leave))
-    }
-
     /// Makes the missing page at `address` one that raises SIGBUS; wakes nobody.
     pub fn poison(&self, address: usize) -> Brought {
         Brought::of(self.uffd.poison(address..address + PAGE_SIZE, Waiters::Leave))

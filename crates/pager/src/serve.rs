@@ -18,6 +18,7 @@ use crate::program::Brought;
 use crate::regions::Span;
 use crate::start;
 use crate::table::{Cell, HOTTEST, Place, Word};
+use core::time::Duration;
 use octavo_page::sync::atomic::Ordering;
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
 use octavo_store::GetError;
@@ -33,6 +34,9 @@ const AHEAD: usize = 16;
 /// Batches that a fault evicts before it goes on, at most: far more than it needs, unless hardly
 /// anything can be evicted, and then the limit is exceeded rather than the fault left waiting.
 const STEPS: u32 = 4;
+
+/// An evictor unshares a batch of pages in some such time.
+const UNSHARED_WITHIN: Duration = Duration::from_micros(100);
 
 /// Pages ahead from which on a reader counts as one that goes on in order.
 const STREAMS: usize = 4;
@@ -63,8 +67,10 @@ impl Fault {
 /// What came of an attempt to answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Answer {
-    /// Who waits for these pages can go on.
+    /// Who waits for these pages can go on: they are there.
     Done(Span),
+    /// The page is no memory of ours any more, or an event is unread that says so: nothing was brought.
+    Gone,
     /// An event is unread.
     Stale,
     NoMemory,
@@ -85,6 +91,8 @@ impl Pager {
             drop(gate);
             match answer {
                 Answer::Done(span) => break span,
+                // Whoever still waits looks again.
+                Answer::Gone => break fault.span(),
                 Answer::Again => {}
                 Answer::Stale => self.catch_up(worker),
                 Answer::NoMemory => {
@@ -118,6 +126,7 @@ impl Pager {
             match self.evict_step(worker) {
                 Evicted::Pages(_) => {}
                 Evicted::Nothing | Evicted::Busy => self.catch_up(worker),
+                Evicted::Shared => task::sleep(UNSHARED_WITHIN),
                 Evicted::Stuck | Evicted::Scattered => break,
             }
         }
@@ -146,11 +155,10 @@ impl Pager {
 
     fn give_fresh(&self, worker: &mut Worker, fault: Fault) -> Answer {
         self.counters.fresh_faults.add(1);
-        let pages = if fault.write { self.fresh_ahead(worker, fault.page) } else { 1 };
+        let pages = self.fresh_ahead(worker, fault.page);
         self.give_zeros_first(fault.page, pages);
-        if !fault.write {
-            return self.brought(fault, self.program.bring_zero(fault.page), 0);
-        }
+        // To who only reads as well: the page that the kernel has for zeros would cost nothing, but when
+        // such memory is written, it grows as fast as it can without a fault that could wait.
         let zeros = ZEROS.get(..pages * PAGE_SIZE).unwrap_or(&ZEROS);
         let brought = self.program.bring(fault.page, zeros);
         if pages > 1 && brought == Brought::Gone {
@@ -160,7 +168,7 @@ impl Pager {
         self.brought(fault, brought, pages)
     }
 
-    /// Fresh pages to give at `page`: one, or up to the folio's end behind a writer in order.
+    /// Fresh pages to give at `page`: one, or up to the folio's end behind who goes on in order.
     fn fresh_ahead(&self, worker: &mut Worker, page: usize) -> usize {
         let in_order = worker.fresh_end == page;
         let to_end = AHEAD - (page / PAGE_SIZE) % AHEAD;
@@ -184,7 +192,7 @@ impl Pager {
             }
             Brought::Stale => Answer::Stale,
             Brought::NoMemory => Answer::NoMemory,
-            Brought::Gone => Answer::Done(fault.span()),
+            Brought::Gone => Answer::Gone,
         }
     }
 

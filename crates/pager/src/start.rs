@@ -24,7 +24,6 @@
 #![allow(unsafe_code)] // entry points of new tasks take their argument as an address
 
 use crate::arena::PoolArena;
-use crate::budget::Budget;
 use crate::fork::{MAX_CHILDREN, NURSERY};
 use crate::heir;
 use crate::outpost::Outpost;
@@ -32,22 +31,23 @@ use crate::pager::{Config, MAX_EVICTORS, Pager, Parts, Worker};
 use crate::placement::Follower;
 use crate::presence::Presence;
 use crate::regions::Span;
+use crate::sharing::TELLING;
 use crate::table::MAX_SLOTS;
 use crate::watch::Watch;
 use alloc::boxed::Box;
+use core::cell::Cell;
 use core::fmt::Write as _;
 use core::mem::ManuallyDrop;
 use core::time::Duration;
-use octavo_ledger::{Ledger, Member, Owner};
+use octavo_ledger::{Ledger, Member, Newcomer, Owner};
 use octavo_page::PAGE_SIZE;
 use octavo_page::pins::Pins;
 use octavo_page::rest::{Rest, Work};
 use octavo_page::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use octavo_pool::ChainLength;
 use octavo_store::Store;
 use octavo_sys::file::{self, Fd, Text};
 use octavo_sys::task::{self, Crash, Kinship, SignalMask};
-use octavo_sys::{Errno, Result, shared};
+use octavo_sys::{Errno, Result, proc, shared};
 
 /// What the preloaded object hands over.
 #[derive(Debug)]
@@ -69,10 +69,16 @@ pub struct Control {
     ended: AtomicU32,
     /// The process that is managed. A forked child has a copy of this and is not it.
     process: AtomicI64,
+    /// When that process began this program, in nanoseconds of the monotonic clock.
+    began: AtomicU64,
 }
 
-static CONTROL: Control =
-    Control { started: AtomicU32::new(0), ended: AtomicU32::new(0), process: AtomicI64::new(0) };
+static CONTROL: Control = Control {
+    started: AtomicU32::new(0),
+    ended: AtomicU32::new(0),
+    process: AtomicI64::new(0),
+    began: AtomicU64::new(0),
+};
 
 /// The keeper has this long to tell the statistics.
 const LAST_WORDS: Duration = Duration::from_millis(1500);
@@ -97,12 +103,13 @@ pub(crate) static REST: Rest = Rest::new();
 pub(crate) const LOOK: Duration = Duration::from_micros(200);
 
 /// Begins a piece of work of a helper; waits while a fork wants rest, and the program lives: a thread
-/// that is killed on its way to a fork wants it for ever.
+/// that is killed on its way to a fork, with its process or by another's exec, wants it for ever.
 pub(crate) fn work() -> Work<'static> {
     REST.work(|word, value| {
         task::futex_wait(word, value, Duration::from_millis(20));
         let target = TARGET.load(Ordering::Acquire);
-        target < 0 || !ManuallyDrop::new(Fd::own(target as i32)).is_readable()
+        let lives = target < 0 || !ManuallyDrop::new(Fd::own(target as i32)).is_readable();
+        lives && heir::is_forking()
     })
 }
 
@@ -113,20 +120,47 @@ pub(crate) fn work() -> Work<'static> {
 /// kernel without its features, `ENOMEM` when the address space is limited.
 pub fn start(job: Job) -> Result<()> {
     JOB.store(Box::into_raw(Box::new(job)), Ordering::Release);
-    make_helper().and_then(|()| wait_for_helper())
+    make_helper().and_then(|()| wait_for_helper(|| {}))
 }
 
 /// Starts the pager of a forked child, from what it has inherited; a child that cannot have one goes
-/// on without.
+/// on without. Where nothing is registered so far nobody needs to wait for that.
 pub(crate) fn start_in_child() {
     GUARD.store(0, Ordering::Relaxed);
     TARGET.store(-1, Ordering::Relaxed);
     LEFT.store(0, Ordering::Relaxed);
     CONTROL.ended.store(0, Ordering::Relaxed);
+    LETTERS.store(0, Ordering::Relaxed);
     // The thread has another id than its block was pinned for.
     pin_thread();
-    if make_helper().and_then(|()| wait_for_helper()).is_err() {
+    let parent = member().and_then(Member::owner);
+    let looks = Cell::new(0);
+    let wait =
+        || wait_for_helper(|| parent.into_iter().for_each(|parent| end_if_lost(parent, &looks)));
+    if make_helper().and_then(|()| if pager().is_some() { wait() } else { Ok(()) }).is_err() {
         heir::refuse();
+    }
+}
+
+/// Letters that this process's helper has asked its parent's server for, and those it has got: odd while
+/// it waits for one.
+pub(crate) static LETTERS: AtomicU32 = AtomicU32::new(0);
+
+/// So many looks in a row at a helper that waits for a pager that is gone prove that it waits in vain.
+const LOST_AFTER: u32 = 5;
+
+/// Ends this process, a forked child, if the pager of its `parent` is lost, for whose last letter the helper
+/// would wait for ever. `looks` counts looks in a row that found it so.
+fn end_if_lost(parent: Owner, looks: &Cell<u32>) {
+    let waits = LETTERS.load(Ordering::Acquire) % 2 == 1;
+    let gone = task::pidfd(parent.pager).map_or(true, |pager| pager.is_readable());
+    looks.set(if waits && gone { looks.get() + 1 } else { 0 });
+    if looks.get() == LOST_AFTER
+        && let Ok(program) = task::pidfd(task::pid())
+    {
+        let line = b"octavo: the pager of the parent was lost before this child had its own\n";
+        task::tell(&program, line);
+        let _ = task::kill(&program);
     }
 }
 
@@ -154,6 +188,7 @@ fn make_helper() -> Result<()> {
     let before = SignalMask::block_all();
     let process = task::pid();
     CONTROL.process.store(i64::from(process), Ordering::Relaxed);
+    CONTROL.began.store(task::now().as_nanos() as u64, Ordering::Relaxed);
     CONTROL.started.store(STARTING, Ordering::Release);
     core::mem::forget(REST.change());
     let made = if task::gets_orphans() {
@@ -168,10 +203,14 @@ fn make_helper() -> Result<()> {
     made
 }
 
-fn wait_for_helper() -> Result<()> {
+/// Waits for the helper's word, and calls `meanwhile` now and then.
+fn wait_for_helper(meanwhile: impl Fn()) -> Result<()> {
     loop {
         match CONTROL.started.load(Ordering::Acquire) {
-            0 | STARTING => task::futex_wait(&CONTROL.started, STARTING, Duration::from_secs(1)),
+            0 | STARTING => {
+                task::futex_wait(&CONTROL.started, STARTING, Duration::from_millis(200));
+                meanwhile();
+            }
             RUNNING => return Ok(()),
             error => return Err(Errno::new((error - FAILED) as i32)),
         }
@@ -198,12 +237,22 @@ pub fn before_end() {
 /// The job's ledger, which forked children have too; null where there is none.
 static LEDGER: AtomicPtr<Ledger> = AtomicPtr::new(core::ptr::null_mut());
 
+/// The job's ledger, if this process or a parent of it has opened it.
+fn ledger() -> Option<&'static Ledger> {
+    // SAFETY: null, or a ledger that stays mapped, in forked children too.
+    unsafe { LEDGER.load(Ordering::Acquire).as_ref() }
+}
+
+/// This process's place in the ledger, or in a forked child its parent's.
+fn member() -> Option<&'static Member> {
+    // SAFETY: null, or in the ledger, which stays mapped.
+    unsafe { MEMBER.load(Ordering::Acquire).as_ref() }
+}
+
 /// Notes programs that this process has started without our object; negative: that it has not after
 /// all.
 pub fn note_unmanaged(programs: i64) {
-    let ledger = LEDGER.load(Ordering::Acquire);
-    // SAFETY: null, or a ledger that stays mapped, in forked children too.
-    if let Some(ledger) = unsafe { ledger.as_ref() } {
+    if let Some(ledger) = ledger() {
         ledger.note_unmanaged(programs);
     }
 }
@@ -214,6 +263,9 @@ pub fn is_managed() -> bool {
     matches!(CONTROL.started.load(Ordering::Acquire), STARTING | RUNNING)
         && CONTROL.process.load(Ordering::Relaxed) == i64::from(task::pid())
 }
+
+/// A taking of pages is over in about this time.
+const TAKING: Duration = Duration::from_micros(100);
 
 /// Where the kernel writes when a thread of this process has ended.
 pub(crate) static PINS: Pins = Pins::new();
@@ -228,7 +280,8 @@ pub fn pin_thread() {
     let thread = task::id() as u32;
     let first = (list.start - ID_BEFORE) & !(PAGE_SIZE - 1);
     for page in (first..list.end).step_by(PAGE_SIZE) {
-        PINS.pin(page, thread, task::yield_now);
+        // Who only lets others run would keep the evictor waiting that it waits for.
+        PINS.pin(page, thread, || task::sleep(TAKING));
     }
 }
 
@@ -236,16 +289,6 @@ pub fn pin_thread() {
 pub(crate) fn has_thread(thread: u32) -> bool {
     task::has_thread(CONTROL.process.load(Ordering::Relaxed) as i32, thread)
 }
-
-/// Whether `bytes` more at once would come near the limit.
-#[must_use]
-pub fn is_tight(bytes: usize) -> bool {
-    let room = ROOM.load(Ordering::Relaxed);
-    (bytes / PAGE_SIZE) as u64 * 2 > room
-}
-
-/// Pages left until everything must be registered, as last measured.
-static ROOM: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn go_between(process: usize) -> ! {
     if let Err(error) = task::spawn(Kinship::Process, helper, process) {
@@ -281,18 +324,36 @@ extern "C" fn helper(process: usize) -> ! {
         answer_error(error);
     }
     let pager = PAGER.load(Ordering::Acquire);
-    if pager.is_null() {
-        stand(job, process as i32)
-    } else {
+    if !pager.is_null() {
         // SAFETY: leaked by `run` in the parent; this process's copy has no other task of ours.
         take_over(unsafe { &mut *pager }, job, process as i32)
+    }
+    let target = task::pidfd(process as i32).unwrap_or_else(|error| answer_error(error));
+    TARGET.store(i64::from(target.raw()), Ordering::Release);
+    if ledger().is_some() {
+        drop(REST.go_on());
+        wait_for_exec(&target, process as i32);
+        core::mem::forget(work());
+    }
+    stand(job, process as i32, target)
+}
+
+/// A child that was forked most often begins another program, or ends, within this time: then nobody
+/// needs us here.
+const EXECS_WITHIN: Duration = Duration::from_millis(3);
+
+/// Waits whether the child does; then leaves.
+fn wait_for_exec(target: &Fd, process: i32) {
+    let gone = file::poll(&mut [file::Watch::readable(target)], Some(EXECS_WITHIN));
+    if gone != Ok(0) || !Presence::new(process).is_ok_and(|mut program| program.is_here()) {
+        task::exit_group(0);
     }
 }
 
 /// The life of a helper from the start of its program.
-fn stand(job: &'static Job, process: i32) -> ! {
-    let mut post = Outpost::new(job, process).unwrap_or_else(|error| answer_error(error));
-    TARGET.store(i64::from(post.target_fd.raw()), Ordering::Release);
+fn stand(job: &'static Job, process: i32, target: Fd) -> ! {
+    let post = Outpost::new(job, process, target);
+    let mut post = post.unwrap_or_else(|error| answer_error(error));
     answer(RUNNING);
     let work = post.stand();
     run(post, work)
@@ -318,7 +379,7 @@ fn run(post: Outpost, work: Work<'_>) -> ! {
     let Outpost { job, target, target_fd, program, maps, ledger, member, presence, space } = post;
     drop(space);
     let config = job.config;
-    let store = store(config.limit as usize, config.cpus);
+    let store = store(&config);
     let pager = store.and_then(|store| {
         let parts = Parts { program, maps, store, target: target_fd, ledger, member };
         Pager::new(config, parts)
@@ -392,13 +453,13 @@ extern "C" fn watcher(argument: usize) -> ! {
     let (watch, pager) =
         *unsafe { Box::from_raw(argument as *mut (Watch<'static>, &'static Pager)) };
     task::set_name(c"octavo-watch");
+    task::be_prompt();
     pager.placement.note_helper();
-    watch.run(|time| pause(&pager.budget, pager.ledger, pager.member, time))
+    watch.run(|time| pause(pager.ledger, pager.member, time))
 }
 
 /// Waits for `time`, unless the program is about to end.
-pub(crate) fn pause(budget: &Budget, ledger: &Ledger, member: &Member, time: Duration) {
-    ROOM.store(budget.until_armed(), Ordering::Relaxed);
+pub(crate) fn pause(ledger: &Ledger, member: &Member, time: Duration) {
     match CONTROL.ended.load(Ordering::Acquire) {
         0 => task::futex_wait(&CONTROL.ended, 0, time),
         ENDING => {
@@ -449,10 +510,10 @@ static GUARD: AtomicI64 = AtomicI64::new(0);
 /// it, or that would be an orphan, which the program's new image may be who gets.
 pub(crate) fn leave() -> ! {
     LEFT.store(1, Ordering::Release);
-    // Before its memory is given back: what it shared will count with who keeps it.
-    // SAFETY: null, or in the ledger, which stays mapped.
-    if let Some(member) = unsafe { MEMBER.load(Ordering::Acquire).as_ref() } {
-        member.say(0, 0);
+    // Before its memory is given back. Nobody says anything else after that.
+    core::mem::forget(TELLING.lock());
+    if let (Some(ledger), Some(member)) = (ledger(), member()) {
+        ledger.leave(member);
     }
     let guard = GUARD.load(Ordering::Acquire) as i32;
     if let Ok(guard) = task::pidfd(guard) {
@@ -501,8 +562,7 @@ static MEMBER: AtomicPtr<Member> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The ledger that the process `keeper` holds; a forked child has its parent's.
 pub(crate) fn open_ledger((keeper, ledger): (i32, i32)) -> Result<&'static Ledger> {
-    // SAFETY: null, or a ledger that stays mapped, in forked children too.
-    if let Some(ledger) = unsafe { LEDGER.load(Ordering::Acquire).as_ref() } {
+    if let Some(ledger) = self::ledger() {
         return Ok(ledger);
     }
     let memory = task::borrow_fd(&task::pidfd(keeper)?, ledger)?;
@@ -513,23 +573,26 @@ pub(crate) fn open_ledger((keeper, ledger): (i32, i32)) -> Result<&'static Ledge
 
 /// A place in `ledger` for the process `target`.
 pub(crate) fn join_ledger(ledger: &'static Ledger, target: i32) -> Result<&'static Member> {
-    let mut path = Text::<64>::new();
-    let _ = write!(path, "/proc/{target}/comm");
     let mut name = [0; 16];
-    let _ = Fd::open(path.as_c_str().unwrap_or(c""))?.read(&mut name);
-    let owner = Owner { program: target, pager: task::pid() };
-    let member = ledger.join(owner, name).ok_or(Errno::EUSERS)?;
+    let _ = proc::open(target, "comm")?.read(&mut name);
+    let newcomer = Newcomer {
+        owner: Owner { program: target, pager: task::pid() },
+        name,
+        began: Duration::from_nanos(CONTROL.began.load(Ordering::Relaxed)),
+    };
+    let member = ledger.join(&newcomer).ok_or(Errno::EUSERS)?;
     MEMBER.store(core::ptr::from_ref(member).cast_mut(), Ordering::Release);
     ledger.ring();
     Ok(member)
 }
 
-/// A store for a job of `limit` bytes: room for what 64 times that compresses to nothing.
-fn store(limit: usize, cpus: usize) -> Result<Store<PoolArena>> {
+/// A store for a job: room for 64 times its limit, should that compress to nothing.
+fn store(config: &Config) -> Result<Store<PoolArena>> {
+    let (limit, cpus) = (config.limit as usize, config.cpus);
     let capacity = (limit.saturating_mul(64) / PAGE_SIZE).clamp(1 << 21, MAX_SLOTS / 4);
     let arena = PoolArena::new(limit.saturating_mul(4).max(1 << 30))?;
     let pool = octavo_pool::Config {
-        chain: ChainLength::default(),
+        chain: config.chain,
         max_object: octavo_page::Unit::MAX.bytes(),
         max_objects: capacity * 2,
     };
@@ -543,16 +606,16 @@ impl Pager {
     fn run_server(&self, worker: &mut Worker, target: i32) {
         self.placement.note_server();
         let mut follower = Follower::new(target);
+        let mut later_since = None;
         loop {
             self.read_events(worker);
-            let nurses = !NURSERY.is_empty();
-            if nurses {
+            let nurses = Nurses::now(&mut later_since);
+            if nurses == Nurses::Some {
                 self.nurse(worker);
             }
             let slept = worker.faults.is_empty();
             if slept {
                 if self.wait(nurses) {
-                    self.fill_children(worker);
                     return;
                 }
                 self.read_events(worker);
@@ -561,24 +624,60 @@ impl Pager {
                 self.answer(worker, fault);
                 follower.answered(self, fault.thread, slept);
             }
+            if let Some(span) = worker.faults.left_out() {
+                self.program.wake(span);
+            }
         }
     }
 
-    /// Waits until there is something for the server to do; whether that is to leave.
-    fn wait(&self, nurses: bool) -> bool {
-        const FIXED: usize = 2;
-        let mut watches = [file::Watch::readable(&self.target); FIXED + MAX_CHILDREN];
-        watches[1] = file::Watch::readable(self.program.fd());
-        let (mut n, mut timeout) = (FIXED, SERVER_LOOK);
-        if nurses {
-            timeout = NURSE_LOOK;
-            NURSERY.each_fd(|child| {
-                watches[n] = file::Watch::readable(child);
-                n += 1;
-            });
+    /// Waits until there is something for the server to do; whether that is to leave. Not while it
+    /// answers for children: they come, or are given up, in a moment.
+    fn wait(&self, nurses: Nurses) -> bool {
+        let mut watches = [file::Watch::readable(self.program.fd()); 1 + MAX_CHILDREN];
+        let mut n = 1;
+        let mut watch = |fd: &Fd| {
+            watches[n] = file::Watch::readable(fd);
+            n += 1;
+        };
+        let look = match nurses {
+            Nurses::None => {
+                watch(&self.target);
+                SERVER_LOOK
+            }
+            Nurses::Some => {
+                NURSERY.each_fd(watch);
+                NURSE_LOOK
+            }
+            Nurses::Later => LATER,
+        };
+        let _ = file::poll(&mut watches[..n], Some(look));
+        nurses == Nurses::None && watches[1].fired()
+    }
+}
+
+/// Whether the server answers for children. While a fork wants rest they wait: what it does for them is
+/// of many changes, and in the middle of one the next child's copy would not be whole.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Nurses {
+    None,
+    Some,
+    Later,
+}
+
+impl Nurses {
+    /// How it is now; children have been waiting for a fork since `since`. Not for ever, as a thread may be
+    /// killed on its way to a fork, or stopped.
+    fn now(since: &mut Option<Duration>) -> Self {
+        let before = since.take();
+        match () {
+            () if NURSERY.is_empty() => Self::None,
+            () if !REST.is_wanted() => Self::Some,
+            () => {
+                let begin = *since.insert(before.unwrap_or_else(task::now));
+                let waited = task::now().saturating_sub(begin);
+                if waited < LATER_AT_MOST { Self::Later } else { Self::Some }
+            }
         }
-        let _ = file::poll(&mut watches[..n], Some(timeout));
-        watches[0].fired()
     }
 }
 
@@ -587,3 +686,7 @@ const SERVER_LOOK: Duration = Duration::from_millis(200);
 
 /// The same while it answers for children.
 const NURSE_LOOK: Duration = Duration::from_millis(10);
+
+/// The same while children wait for the end of a fork, and how long they do.
+const LATER: Duration = Duration::from_millis(1);
+const LATER_AT_MOST: Duration = Duration::from_millis(500);

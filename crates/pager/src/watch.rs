@@ -11,8 +11,10 @@
 use crate::fork::NURSERY;
 use crate::pager::Pager;
 use crate::placement::Starvation;
+use crate::populate;
 use crate::presence::{FAR, Look, NEAR, Presence, until_next_look};
 use crate::regions::Span;
+use crate::sharing::{self, TELLING};
 use crate::start::{self, leave};
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -32,6 +34,9 @@ const PATIENCE_FOR_KEEPER: Duration = Duration::from_millis(200);
 /// The server has this long to leave after the program.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
+/// One look in so many counts the classes of the pool, which takes a walk over its descriptors.
+const LOOKS_AT_CLASSES: u32 = 16;
+
 /// What the watch remembers from one look to the next.
 pub struct Watch<'a> {
     pager: &'a Pager,
@@ -43,7 +48,10 @@ pub struct Watch<'a> {
     listed_at: Duration,
     /// When the program was first seen to have ended.
     ended_at: Option<Duration>,
+    /// Whether the program shared pages at the last look.
+    shared: bool,
     starvation: Starvation,
+    looks: u32,
 }
 
 impl<'a> Watch<'a> {
@@ -57,7 +65,9 @@ impl<'a> Watch<'a> {
             listed: (0, 0),
             listed_at: Duration::ZERO,
             ended_at: None,
+            shared: false,
             starvation: Starvation::default(),
+            looks: 0,
         }
     }
 
@@ -77,7 +87,20 @@ impl<'a> Watch<'a> {
         let owned = pager.owned.get();
         let Some(look) = self.presence.look(pager.ledger, pager.member, owned) else { return NEAR };
         self.leave_after_the_program();
+        let telling = TELLING.lock();
+        if !self.presence.tell(pager.member) {
+            return Duration::ZERO;
+        }
         pager.publish(look.used);
+        populate::end_look(look.populated, pager.budget.until_armed());
+        drop(telling);
+        if core::mem::replace(&mut self.shared, sharing::shares()) && !self.shared {
+            pager.try_again();
+        }
+        if self.looks.is_multiple_of(LOOKS_AT_CLASSES) {
+            pager.publish_classes();
+        }
+        self.looks = self.looks.wrapping_add(1);
         if !pager.is_armed() {
             let left = pager.budget.until_armed();
             if left > 0 {
@@ -178,17 +201,32 @@ impl Pager {
         stored.pages.set(store.stored_pages as u64);
         stored.same_filled.set(store.same_filled_pages as u64);
         self.counters.cpu_us.set(task::cpu_time().as_micros() as u64);
-        self.budget.publish(self.ledger, self.member, self.budget.floor());
+        self.budget.publish(self.ledger, self.member, self.floor());
+    }
+
+    /// Says how the pool's zspages are filled.
+    fn publish_classes(&self) {
+        for (told, class) in self.member.stored.classes.iter().zip(self.store.classes()) {
+            told.0.iter().zip(class.numbers()).for_each(|(told, number)| told.set(number as u64));
+        }
     }
 
     /// Registers `span`, and evicts from it from now on. What cannot be registered (another
     /// userfaultfd has it) is left alone.
     fn manage(&self, span: Span) {
-        if self.regions.lock().covers(&span) {
+        // Who holds these may be the server, which starves.
+        let regions =
+            || self.placement.patiently(|| self.regions.try_lock(), || self.regions.lock());
+        if regions().covers(&span) {
             return;
         }
         // Shut, so that an event that unmaps the range comes after it is in the list.
-        let _gate = self.gate.write();
+        let _gate = self.placement.patiently(|| self.gate.try_write(), || self.gate.write());
+        // Nor is a change still to be told that would seem to be one of what is registered now.
+        if !self.program.is_settled() {
+            self.have_listed_again(&span);
+            return;
+        }
         if self.program.register(span.clone()).is_err() {
             return;
         }
@@ -198,8 +236,11 @@ impl Pager {
         // what is registered merges only with its like. And a change that is not told yet would be
         // told after the range is listed as it is since that change.
         if !(self.is_one_mapping(&span) && self.program.is_settled()) {
-            self.unmapped.add((span.len() / PAGE_SIZE) as u64); // have it listed again
-        } else if !self.regions.lock().add(span) {
+            self.note_unlisted(span.clone());
+            self.have_listed_again(&span);
+        } else if regions().add(span.clone()) {
+            self.unlisted.lock().remove(span);
+        } else {
             self.counters.unlisted.add(1);
         }
     }

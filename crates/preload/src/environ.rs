@@ -20,10 +20,10 @@
 use crate::image;
 use core::ffi::{CStr, c_char};
 use core::ptr;
-use octavo_page::config::VARIABLE;
+use octavo_page::config::{RunConfig, VARIABLE};
 use octavo_page::sync::atomic::{AtomicPtr, Ordering};
 use octavo_sys::Result;
-use octavo_sys::file::{self, Access, CURRENT};
+use octavo_sys::file::{self, Access, CURRENT, Text};
 use octavo_sys::memory::{self, Scratch};
 
 /// An environment as C has it: strings, then a null. A null itself is an empty one.
@@ -58,25 +58,14 @@ impl Ours {
         })
     }
 
-    /// Keeps both; gives, too, which process the word names as the first of its job. The word that
-    /// children get names none: what cannot be managed there runs unmanaged.
-    fn keep(object: &[u8], word: &[u8]) -> Result<(Self, Option<u32>)> {
-        const FIRST: &[u8] = b";pid=";
-        let variable = VARIABLE.as_bytes();
-        let first = word.windows(FIRST.len()).position(|part| part == FIRST);
-        let (before, rest) = word.split_at(first.map_or(word.len(), |at| at + FIRST.len()));
-        let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
-        let nobody: &[u8] = if digits > 0 { b"0" } else { b"" };
-        let word = [before, nobody, &rest[digits..]];
-        let parts =
-            [PRELOAD, b"=", object, b"\0", variable, b"=", word[0], word[1], word[2], b"\0"];
+    /// Keeps both.
+    fn keep(object: &[u8], word: &[u8]) -> Result<Self> {
+        let parts = [PRELOAD, b"=", object, b"\0", VARIABLE.as_bytes(), b"=", word, b"\0"];
         let kept = memory::keep(&parts, c"octavo environment")?;
         let second = PRELOAD.len() + 1 + object.len() + 1;
         KEPT[0].store(kept.as_ptr().cast_mut().cast(), Ordering::Relaxed);
         KEPT[1].store(kept[second..].as_ptr().cast_mut().cast(), Ordering::Release);
-        let first =
-            core::str::from_utf8(&rest[..digits]).ok().and_then(|digits| digits.parse().ok());
-        Ok((Self::get().expect("was just stored"), first))
+        Ok(Self::get().expect("was just stored"))
     }
 
     /// Our object.
@@ -257,7 +246,13 @@ pub unsafe fn take(initial: *mut *mut c_char) -> Result<Option<(&'static [u8], O
     let Some(word) = all.find_map(|entry| value(entry, VARIABLE.as_bytes())) else {
         return Ok(None);
     };
-    let (ours, first) = Ours::keep(image::path().to_bytes(), word)?;
+    // The word that children get names nobody as the first: what cannot be managed there runs unmanaged.
+    let mut others = Text::<512>::new();
+    let run = core::str::from_utf8(word).ok().and_then(|word| RunConfig::decode(word).ok());
+    let first = run.map(|run| run.pid).filter(|pid| *pid != 0);
+    let kept = run.is_some_and(|run| RunConfig { pid: 0, ..run }.encode(&mut others).is_ok());
+    let word = if kept { others.as_bytes() } else { word };
+    let ours = Ours::keep(image::path().to_bytes(), word)?;
     // SAFETY: nobody else runs. A library's constructor may have had libc copy the array; the
     // strings are the same, so the copy goes first, while they still can be read.
     unsafe {

@@ -4,6 +4,7 @@
 use crate::exec::Real;
 use core::arch::naked_asm;
 use core::ffi::{c_int, c_void};
+use octavo_pager::populate::populate;
 use octavo_pager::start;
 use syscalls::{Errno, Sysno, syscall};
 
@@ -37,11 +38,11 @@ pub fn answer<T>(outcome: Result<usize, Errno>, value: impl Fn(usize) -> T, fail
 /// As of madvise(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
+    let populates = matches!(advice, MADV_POPULATE_READ | MADV_POPULATE_WRITE);
+    let populating = populates.then(|| populate(len));
     let advice = match advice {
         MADV_FREE if start::is_managed() => MADV_DONTNEED,
-        MADV_POPULATE_READ | MADV_POPULATE_WRITE if start::is_managed() && start::is_tight(len) => {
-            MADV_WILLNEED
-        }
+        _ if matches!(populating, Some(None)) => MADV_WILLNEED,
         other => other,
     };
     // SAFETY: the caller's own call.
@@ -60,8 +61,8 @@ pub unsafe extern "C" fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    let populate = flags & MAP_POPULATE != 0 && !(start::is_managed() && start::is_tight(len));
-    let flags = if populate { flags } else { flags & !MAP_POPULATE };
+    let populating = (flags & MAP_POPULATE != 0).then(|| populate(len));
+    let flags = if matches!(populating, Some(None)) { flags & !MAP_POPULATE } else { flags };
     // SAFETY: the caller's own call.
     let outcome = unsafe { syscall!(Sysno::mmap, start, len, protection, flags, fd, offset) };
     answer(outcome, |at| at as *mut c_void, MAP_FAILED)

@@ -61,6 +61,7 @@ fn job(run: &RunConfig<'_>) -> Result<Job, &'static str> {
             limit: run.limit.bytes(),
             strict: run.strict,
             tiers: [tier(run, FAST)?, tier(run, DENSE)?, tier(run, DENSEST)?],
+            chain: run.chain.unwrap_or_default(),
             cpus: CpuSet::of_this_task().count().max(1),
         },
         excluded: [image::ours(), image::libc(), stack..stack + 1],

@@ -122,8 +122,13 @@ impl<A: Arena> Store<A> {
     /// [`NewError`] when the slots or the pool cannot be of such a size.
     pub fn new(arena: A, config: Config) -> Result<Self, NewError> {
         let Config { capacity_pages, pool, cpus, seed } = config;
-        let slots = Slots::new(octavo_slots::Config { capacity: capacity_pages, cpus })
-            .map_err(NewError::Slots)?;
+        let slots = octavo_slots::Config {
+            capacity: capacity_pages,
+            cpus,
+            discards: false,
+            clock: octavo_slots::no_clock,
+        };
+        let slots = Slots::new(slots).map_err(NewError::Slots)?;
         let largest_object = pool.max_object;
         Ok(Self {
             table: Table::new(slots.capacity()),
@@ -426,6 +431,12 @@ impl<A: Arena> Store<A> {
     /// Gathers objects so that frames become free; moves at most about `budget` of them.
     pub fn compact(&self, budget: usize) -> octavo_pool::Compacted {
         self.pool.compact(budget)
+    }
+
+    /// The classes of the pool, packed objects and huge ones.
+    #[must_use]
+    pub fn classes(&self) -> [octavo_pool::classes::ClassRow; 2] {
+        self.pool.classes()
     }
 
     /// What is stored and what it takes.

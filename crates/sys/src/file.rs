@@ -32,6 +32,15 @@ impl Fd {
         open(path, RDONLY_CLOEXEC, 0)
     }
 
+    /// Opens `path` for reading and writing, as a device is, closed on exec.
+    ///
+    /// # Errors
+    /// As of `openat(2)`.
+    pub fn open_device(path: &core::ffi::CStr) -> Result<Self> {
+        const RDWR_CLOEXEC: usize = 0o2_000_000 | 0o2;
+        open(path, RDWR_CLOEXEC, 0)
+    }
+
     /// Opens the regular file `path`, from the directory `dir` on, for reading, closed on exec;
     /// nothing else is opened, since that may wait or have effects. Gives its mode, too.
     ///

@@ -10,14 +10,20 @@
 //!   scan    which pages are present                    PAGEMAP_SCAN
 //!   memory  ranges of our own                          mmap, mprotect, madvise
 //!   task    helpers that share the address space       clone, affinity, pidfd, signals
+//!   proc    what /proc tells of a process              stat, statm, smaps_rollup
+//!   secret  keys, and random bytes for them             mlock, getrandom
 //!   file    reads and writes on descriptors of ours    read, write, poll
+//!   device  memory that a device uses too, portals     mmap, MOVDIR64B, ENQCMD, write
 //! ```
 #![no_std]
 
+pub mod device;
 pub mod file;
 pub mod maps;
 pub mod memory;
+pub mod proc;
 pub mod scan;
+pub mod secret;
 pub mod shared;
 pub mod task;
 pub mod uffd;
@@ -26,3 +32,9 @@ pub use syscalls::Errno;
 
 /// What a system call gives.
 pub type Result<T> = core::result::Result<T, Errno>;
+
+/// What an error means, in words, as `No such file or directory`.
+#[must_use]
+pub fn reason(why: Errno) -> &'static str {
+    why.description().unwrap_or("unknown error")
+}

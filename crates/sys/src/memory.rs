@@ -24,12 +24,14 @@ impl Reserve {
     /// # Errors
     /// `ENOMEM` when the address space is limited (`RLIMIT_AS`) or full.
     pub fn new(len: usize, name: &core::ffi::CStr) -> Result<Self> {
-        let reserve = Self(map(len.next_multiple_of(PAGE_SIZE))?);
+        let reserve = Self(map(len.next_multiple_of(PAGE_SIZE), NO_ACCESS)?);
         OURS.note(&reserve.0);
         for advice in [advice::DONTFORK, advice::DONTDUMP, advice::NOHUGEPAGE] {
             advise(reserve.span(), advice)?;
         }
         set_name(&reserve.0, name);
+        // Only now: whoever looks for the program's memory passes over what nobody can write.
+        protect(&reserve.0, READ_WRITE)?;
         Ok(reserve)
     }
 
@@ -58,6 +60,38 @@ impl Reserve {
     #[must_use]
     pub const fn start(&self) -> usize {
         self.0.start
+    }
+
+    /// Backs every page of a part with memory, so that touching it neither waits nor fails.
+    ///
+    /// # Errors
+    /// As of `madvise(2)` with `MADV_POPULATE_WRITE`: `ENOMEM` when there is none.
+    ///
+    /// # Panics
+    /// When the part is not inside.
+    pub fn populate(&self, part: Range<usize>) -> Result<()> {
+        assert!(self.0.start <= part.start && part.end <= self.0.end, "populate outside a reserve");
+        advise(part, advice::POPULATE_WRITE)
+    }
+
+    /// Backs all of it, and has it stay in memory. A child does not inherit that, and may ask anew.
+    ///
+    /// # Errors
+    /// As of `mlock(2)`: `ENOMEM` or `EPERM` where `RLIMIT_MEMLOCK` is too low.
+    pub fn lock(&self) -> Result<()> {
+        // SAFETY: a range of ours; nothing changes but that it stays.
+        unsafe { syscall!(Sysno::mlock, self.0.start, self.0.len()) }.map(|_| ())
+    }
+
+    /// Unmaps all of it.
+    ///
+    /// # Safety
+    /// Nobody uses any of it any more, or knows of it by a part or a clone.
+    pub(crate) unsafe fn unmap(&self) {
+        let _ = protect(&self.0, NO_ACCESS); // fails only for the program's own limits, and then it stays ours
+        OURS.forget(|span, _| span.start == self.0.start);
+        // SAFETY: ours, and of no use any more by the caller's promise.
+        let _ = unsafe { syscall!(Sysno::munmap, self.0.start, self.0.len()) };
     }
 
     /// Gives the memory of a part back; it reads as zeros afterwards.
@@ -106,7 +140,6 @@ impl Reserve {
 /// # Errors
 /// `ENOMEM` when the address space is limited or full.
 pub fn keep(parts: &[&[u8]], name: &core::ffi::CStr) -> Result<&'static [u8]> {
-    const READ: usize = 1;
     let len = parts.iter().map(|part| part.len()).sum::<usize>();
     let mut room = Scratch::new(len.max(1))?;
     set_name(&room.0, name);
@@ -115,15 +148,14 @@ pub fn keep(parts: &[&[u8]], name: &core::ffi::CStr) -> Result<&'static [u8]> {
     }
     let span = room.0.clone();
     core::mem::forget(room);
-    // SAFETY: our own mapping, to which nobody holds a reference; it stays mapped from here on, and
-    // nobody writes it any more.
-    unsafe {
-        syscall!(Sysno::mprotect, span.start, span.len(), READ)?;
-        Ok(core::slice::from_raw_parts(span.start as *const u8, len))
-    }
+    protect(&span, READ)?;
+    // SAFETY: our own mapping, which stays from here on, and nobody writes it any more.
+    Ok(unsafe { core::slice::from_raw_parts(span.start as *const u8, len) })
 }
 
-/// Memory for a moment, or address space for ranges to come; given back when dropped.
+/// Memory for a moment, or address space for ranges to come; given back when dropped. Not in the list of
+/// ours: threads of the program use it as they use their own, any number of them at once, and what a child
+/// of vfork maps stays when it execs. Helpers use none once there may be a watch.
 #[derive(Debug)]
 pub struct Scratch(Range<usize>);
 
@@ -133,7 +165,7 @@ impl Scratch {
     /// # Errors
     /// `ENOMEM` when the address space is limited or full.
     pub fn new(len: usize) -> Result<Self> {
-        map(len.next_multiple_of(PAGE_SIZE)).map(Self)
+        map(len.next_multiple_of(PAGE_SIZE), READ_WRITE).map(Self)
     }
 
     /// All of it.
@@ -165,12 +197,20 @@ fn set_name(span: &Range<usize>, name: &core::ffi::CStr) {
     let _ = unsafe { syscall!(Sysno::prctl, PR_SET_VMA, 0usize, start, len, name.as_ptr()) };
 }
 
-fn map(len: usize) -> Result<Range<usize>> {
-    const READ_WRITE: usize = 3;
+const NO_ACCESS: usize = 0;
+const READ: usize = 1;
+const READ_WRITE: usize = 3;
+
+fn protect(span: &Range<usize>, protection: usize) -> Result<()> {
+    // SAFETY: a range of ours, which nobody uses while that is not allowed.
+    unsafe { syscall!(Sysno::mprotect, span.start, span.len(), protection) }.map(|_| ())
+}
+
+fn map(len: usize, protection: usize) -> Result<Range<usize>> {
     const PRIVATE_ANONYMOUS_NORESERVE: usize = 0x2 | 0x20 | 0x4000;
     let flags = PRIVATE_ANONYMOUS_NORESERVE;
     // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
-    let start = unsafe { syscall!(Sysno::mmap, 0usize, len, READ_WRITE, flags, -1isize, 0) }?;
+    let start = unsafe { syscall!(Sysno::mmap, 0usize, len, protection, flags, -1isize, 0) }?;
     Ok(start..start + len)
 }
 
@@ -189,14 +229,20 @@ pub fn bequeath(anything: bool) -> Result<()> {
     OURS.spans().filter(|(_, left)| *left).try_for_each(|(span, _)| advise(span, advice))
 }
 
-/// In a child that has just been forked: forgets the reserves that it has not inherited; gives up the
-/// others to the same rule as before.
+/// In a child to which they were left: forgets the other reserves, which it does not have; gives up those
+/// it has to the same rule as before.
 ///
 /// # Errors
 /// As of [`bequeath`].
 pub fn inherit() -> Result<()> {
-    OURS.forget(|span| !is_mapped(span.start));
+    OURS.forget(|_, left| !left);
     bequeath(false)
+}
+
+/// In a child to which nothing was left: forgets all reserves. Where they were it may have memory of its
+/// own by now.
+pub fn disown() {
+    OURS.forget(|_, _| true);
 }
 
 /// In a child that has no use for what was left to it: gives that back.
@@ -208,14 +254,7 @@ pub unsafe fn renounce() {
         // SAFETY: ours, and of no use any more by the caller's promise.
         let _ = unsafe { syscall!(Sysno::munmap, span.start, span.len()) };
     }
-    OURS.forget(|span| !is_mapped(span.start));
-}
-
-fn is_mapped(address: usize) -> bool {
-    let mut present = 0u8;
-    let at = core::ptr::from_mut(&mut present);
-    // SAFETY: the kernel writes one byte, for one page.
-    unsafe { syscall!(Sysno::mincore, address, PAGE_SIZE, at) }.is_ok()
+    disown();
 }
 
 /// All reserves of this address space, so that none is taken for the program's memory.
@@ -271,9 +310,13 @@ impl List {
         })
     }
 
-    fn forget(&self, gone: impl Fn(&Range<usize>) -> bool) {
-        for entry in self.0.iter().filter(|entry| entry.span().as_ref().is_some_and(&gone)) {
-            entry.start.store(0, Ordering::Release);
+    /// Forgets those of which `gone` says so, from where they are and whether they are left to children.
+    fn forget(&self, gone: impl Fn(&Range<usize>, bool) -> bool) {
+        for entry in &self.0 {
+            let left = entry.left_to_children.load(Ordering::Relaxed);
+            if entry.span().is_some_and(|span| gone(&span, left)) {
+                entry.start.store(0, Ordering::Release);
+            }
         }
     }
 }
@@ -293,9 +336,8 @@ pub unsafe fn own(address: usize) {
 /// the contents it has: after a fork pages are shared until then. Waits where a page is missing and a
 /// userfaultfd answers for it. Without effect where `span` cannot be written.
 pub fn unshare(span: Range<usize>) {
-    const POPULATE_WRITE: usize = 23;
     // SAFETY: no content changes, and nothing is mapped or unmapped.
-    let _ = unsafe { syscall!(Sysno::madvise, span.start, span.len(), POPULATE_WRITE) };
+    let _ = unsafe { syscall!(Sysno::madvise, span.start, span.len(), advice::POPULATE_WRITE) };
 }
 
 /// Advices of `madvise(2)`.
@@ -310,6 +352,8 @@ pub mod advice {
     pub const NOHUGEPAGE: usize = 15;
     /// Not in core dumps.
     pub const DONTDUMP: usize = 16;
+    /// Back with memory of this address space's own, as if written.
+    pub const POPULATE_WRITE: usize = 23;
 }
 
 /// Gives the kernel `advice` about a range of ours. `EINVAL` for advices it was built without.
