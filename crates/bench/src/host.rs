@@ -5,10 +5,12 @@
 
 use octavo_page::ByteSize;
 use octavo_sys::maps;
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Which interface a memory cgroup has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -274,6 +276,13 @@ fn sum_smaps(text: &str, range: &Range<usize>) -> Anonymous {
         }
     }
     sum
+}
+
+/// CPU time so far: other programs disturb it less than they disturb a clock.
+#[must_use]
+pub fn cpu_time(of: ClockId) -> Duration {
+    let time = clock_gettime(of);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 #[cfg(test)]

@@ -1,7 +1,16 @@
 //! Workloads and comparisons, peers included.
 //!
-//! [`swap`] compares Octavo with the kernel's swap to zram. [`host`] says what machine this is and
-//! what memory it leaves.
+//! [`swap`] compares Octavo with the kernel's swap to zram, [`pool`] the pool with other stores of
+//! compressed pages, [`slots`] designs of the slot allocator, [`codec`] our codecs with their peers,
+//! [`crypt`] ways to get pages for encrypted writes;
+//! [`sim`] has machines that are not here. [`host`] says what machine this is and what memory it leaves.
 
+pub mod codec;
+pub mod crypt;
 pub mod host;
+pub mod pool;
+mod random;
+pub mod sim;
+pub mod slots;
 pub mod swap;
+mod table;

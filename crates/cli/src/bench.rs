@@ -1,9 +1,12 @@
 //! `octavo bench`: the arguments; the work is in `octavo_bench`.
 
 use clap::{Args, Subcommand};
+use octavo_bench::codec;
 use octavo_bench::swap::{self, PeerName, SwapError, peer, worker};
-use octavo_page::ByteSize;
+use octavo_page::{ByteSize, Unit};
+use serde::Serialize;
 use std::env;
+use std::fmt::Display;
 use std::path::PathBuf;
 
 /// Interrupted by Ctrl-C, as shells say it.
@@ -18,7 +21,39 @@ pub struct BenchArgs {
 
 #[derive(Subcommand, Debug)]
 enum Bench {
+    Slots(crate::slots::SlotsArgs),
+    Codec(CodecArgs),
     Swap(SwapArgs),
+    Pool(crate::bench_pool::PoolArgs),
+    Crypt(crate::bench_crypt::CryptArgs),
+}
+
+/// Our codecs and their peers over the same units of real memory, on one thread.
+///
+/// Same-filled units are left out, and every 16th of a program: tables and dictionaries are learnt
+/// from those. Codecs take turns, the best of five passes counts, every unit is compared. A star
+/// marks what no other codec beats in ratio, compression and decompression together.
+#[derive(Args, Debug)]
+struct CodecArgs {
+    /// Files of raw memory pages, each of one program
+    #[arg(long, value_name = "FILE", num_args = 1.., required = true)]
+    pages: Vec<PathBuf>,
+
+    /// What one request takes: 4K, 16K or 64K
+    #[arg(long, value_name = "SIZE", default_value = "4K")]
+    unit: Unit,
+
+    /// Only these codecs and peers
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    codec: Vec<String>,
+
+    /// Fill the two tables of latencies of the canned and by_n series, too
+    #[arg(long)]
+    latency: bool,
+
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
 }
 
 /// One workload under Octavo and under the kernel's swap, at equal total memory.
@@ -80,7 +115,7 @@ pub struct PeerArgs {
     memory: ByteSize,
 }
 
-fn whole_pages(text: &str) -> Result<ByteSize, String> {
+pub fn whole_pages(text: &str) -> Result<ByteSize, String> {
     let size: ByteSize = text.parse().map_err(|e| format!("{e}"))?;
     if size.pages() == 0 { Err("the least is a page, 4K".to_owned()) } else { Ok(size) }
 }
@@ -92,15 +127,43 @@ fn count(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Prints what was found, as one JSON object or for people; gives the exit status.
+pub fn print(found: &(impl Serialize + Display), json: bool) -> i32 {
+    if json {
+        println!("{}", serde_json::to_string_pretty(found).expect("plain data"));
+    } else {
+        println!("{found}");
+    }
+    0
+}
+
+fn bench_codec(args: CodecArgs) -> i32 {
+    let CodecArgs { pages, unit, codec, latency, json } = args;
+    let options = codec::Options { pages, unit, codecs: codec, latency };
+    match codec::compare(&options) {
+        Ok(comparison) => print(&comparison, json),
+        Err(why) => crate::refuse(&why, crate::REFUSED),
+    }
+}
+
 /// Compares, prints, and gives the exit status.
 pub fn bench(args: BenchArgs) -> i32 {
-    let Bench::Swap(args) = args.bench;
     let octavo = match env::current_exe() {
         Ok(octavo) => octavo,
         Err(why) => {
             return crate::refuse(&format!("/proc/self/exe: {why}; mount /proc"), crate::REFUSED);
         }
     };
+    match args.bench {
+        Bench::Codec(args) => bench_codec(args),
+        Bench::Slots(args) => crate::slots::bench(args),
+        Bench::Swap(args) => swap(octavo, args),
+        Bench::Pool(args) => crate::bench_pool::bench(octavo, args),
+        Bench::Crypt(args) => crate::bench_crypt::bench(args),
+    }
+}
+
+fn swap(octavo: PathBuf, args: SwapArgs) -> i32 {
     let SwapArgs { size, memory, pages, threads, against, rounds, json } = args;
     let options = swap::Options { octavo, size, memory, pages, threads, against, rounds };
     let outcome = match swap::compare(&options) {
@@ -108,13 +171,8 @@ pub fn bench(args: BenchArgs) -> i32 {
         Err(why @ SwapError::Interrupted) => return crate::refuse(&why, INTERRUPTED),
         Err(why) => return crate::refuse(&why, crate::REFUSED),
     };
-    if json {
-        let text = serde_json::to_string_pretty(&outcome.comparison).expect("plain data");
-        println!("{text}");
-    } else {
-        println!("{}", outcome.comparison);
-    }
-    outcome.failed.map_or(0, |why| crate::refuse(&why, crate::REFUSED))
+    let printed = print(&outcome.comparison, json);
+    outcome.failed.map_or(printed, |why| crate::refuse(&why, crate::REFUSED))
 }
 
 /// Is the workload.

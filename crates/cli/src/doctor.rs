@@ -8,6 +8,7 @@ use crate::run::{self, FLOOR, Refusal, Space};
 use crate::uffd::{self, Answerer, Feature, Missing, Probe, REQUIRED, Rights};
 use clap::Args;
 use comfy_table::{Table, presets};
+use octavo_accel::iaa::discover::{Note, discover};
 use octavo_bench::host::{self, Machine};
 use octavo_sys::Errno;
 use rustix::fs::Access;
@@ -115,6 +116,7 @@ fn checks() -> Vec<Check> {
     checks.extend(memory());
     checks.push(Check::fact("processors", host::cpus()));
     checks.extend(host::huge_pages().map(|setting| Check::fact("huge pages", setting)));
+    checks.push(accelerators());
     checks.extend(map_count());
     checks.push(object());
     for answerer in [Answerer::SameCpu, Answerer::AnyCpu] {
@@ -199,6 +201,23 @@ fn memory() -> Vec<Check> {
 /// A size to look at, not to compute with.
 fn mib(bytes: u64) -> String {
     format!("{} MiB", bytes >> 20)
+}
+
+/// Devices that could compress, and what is odd about them.
+fn accelerators() -> Check {
+    let found = discover("/sys");
+    let value = match found.devices.len() {
+        0 => "none; the processor does the work".to_owned(),
+        n => {
+            let queues: usize = found.devices.iter().map(|device| device.queues.len()).sum();
+            format!("{n} IAA devices with {queues} work queues; not used yet")
+        }
+    };
+    let mut check = Check::fact("accelerators", value);
+    let notes = found.notes.iter().filter(|note| **note != Note::NoDevices);
+    let notes: Vec<String> = notes.map(Note::to_string).collect();
+    check.mend = (!notes.is_empty()).then(|| notes.join("\n"));
+    check
 }
 
 fn map_count() -> Option<Check> {

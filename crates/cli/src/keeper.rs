@@ -9,11 +9,13 @@ use octavo_ledger::counters::Counters;
 use octavo_ledger::shares::{self, Look};
 use octavo_ledger::{Ledger, Member, Owner};
 use octavo_page::{ByteSize, PAGE_SIZE};
+use octavo_pool::classes::ClassRow;
 use octavo_sys::file::{self, Fd};
+use octavo_sys::proc::Statm;
 use octavo_sys::{shared, task};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -53,12 +55,16 @@ pub fn keep(ledger: &'static Ledger, memory: &Fd, first: &Fd, report: Report) ->
     close_others(kept);
     let mut keeper = Keeper {
         ledger,
+        own: Fd::open(c"/proc/self/statm").ok(),
         report,
         pagers: BTreeMap::new(),
+        processes: BTreeMap::new(),
+        met: 0,
         names: BTreeMap::new(),
         last: Last::default(),
         is_news: true,
         over_since: None,
+        bequeathed_since: None,
     };
     let mut alone_since = None;
     loop {
@@ -94,11 +100,20 @@ fn close_others(mut kept: Vec<i32>) {
 struct Pager {
     /// Readable when it has ended.
     process: Fd,
-    program: Option<Fd>,
     /// Faults so far, when last looked at, and the average of the last looks.
     faults: u64,
     heat: u64,
 }
+
+/// A process that is managed, or was before it began another program.
+struct Process {
+    /// Readable when it has ended.
+    fd: Fd,
+    name: String,
+}
+
+/// Processes without a pager that are remembered, at most.
+const MAX_ALONE: usize = 64;
 
 /// What the members had stored when last looked at: when they are gone they have nothing.
 #[derive(Default)]
@@ -108,32 +123,42 @@ struct Last {
     pool_bytes: u64,
     pages: u64,
     same_filled: u64,
+    /// The pool's classes, all processes together.
+    classes: [[u64; ClassRow::COLUMNS.len()]; 2],
 }
 
 struct Keeper {
     ledger: &'static Ledger,
+    /// What the kernel says of our own memory.
+    own: Option<Fd>,
     report: Report,
     /// By process id of the pager.
     pagers: BTreeMap<i32, Pager>,
-    /// How many processes there were of each name.
+    /// By process id of the program.
+    processes: BTreeMap<i32, Process>,
+    /// Processes so far.
+    met: u64,
+    /// How many of them there were of each name: the last one that a process had.
     names: BTreeMap<String, u64>,
     last: Last,
     /// Whether there is something to tell that was not told.
     is_news: bool,
     over_since: Option<Instant>,
+    bequeathed_since: Option<Instant>,
 }
 
 impl Keeper {
     fn look(&mut self) {
         self.meet();
         self.bury();
+        self.settle();
         self.note();
         self.share();
         self.say_exceeded();
         if self.ledger.is_forbidden() {
             // The oldest first: who waits for another must not go on when that ends.
-            self.pagers.values().filter_map(|pager| pager.program.as_ref()).for_each(|program| {
-                let _ = task::kill(program);
+            self.processes.values().for_each(|process| {
+                let _ = task::kill(&process.fd);
             });
         }
         self.is_news |= self.ledger.members().any(|member| !member.ends());
@@ -162,9 +187,8 @@ impl Keeper {
             "octavo: the limit of {limit} is exceeded by {mib}M so far: {processes} processes have no \
              more to give; {end}\n"
         );
-        let mut programs = self.pagers.values().filter_map(|pager| pager.program.as_ref());
-        if let Some(program) = programs.next() {
-            task::tell(program, line.as_bytes());
+        if let Some(process) = self.processes.values().next() {
+            task::tell(&process.fd, line.as_bytes());
         }
         if self.report.strict {
             self.ledger.forbid();
@@ -173,21 +197,41 @@ impl Keeper {
 
     /// Gets to know new members.
     fn meet(&mut self) {
-        for member in self.ledger.members() {
+        let ledger = self.ledger;
+        for member in ledger.members() {
             let Some(Owner { program, pager }) = member.owner() else { continue };
             if self.pagers.contains_key(&pager) {
                 continue;
             }
+            self.count(program, member);
             let Ok(process) = task::pidfd(pager) else {
-                self.ledger.clear(member); // gone already
+                ledger.clear(member); // gone already
                 continue;
             };
-            let name = member.name();
-            let end = name.iter().position(|b| matches!(b, 0 | b'\n')).unwrap_or(name.len());
-            let name = String::from_utf8_lossy(&name[..end]).into_owned();
-            *self.names.entry(name).or_default() += 1;
-            let (program, faults) = (task::pidfd(program).ok(), member.counters.faults.get());
-            self.pagers.insert(pager, Pager { process, program, faults, heat: 0 });
+            let faults = member.counters.faults.get();
+            self.pagers.insert(pager, Pager { process, faults, heat: 0 });
+        }
+    }
+
+    /// Counts the process `program`, once, however many programs it becomes by exec.
+    fn count(&mut self, program: i32, member: &Member) {
+        let name = member.name();
+        let end = name.iter().position(|b| matches!(b, 0 | b'\n')).unwrap_or(name.len());
+        let name = String::from_utf8_lossy(&name[..end]).into_owned();
+        *self.names.entry(name.clone()).or_default() += 1;
+        if let Some(known) = self.processes.remove(&program)
+            && !known.fd.is_readable()
+        {
+            self.names.entry(known.name).and_modify(|n| *n -= 1);
+            self.processes.insert(program, Process { fd: known.fd, name });
+            return;
+        }
+        self.met += 1;
+        if self.processes.len() > self.pagers.len() + MAX_ALONE {
+            self.processes.retain(|_, process| !process.fd.is_readable());
+        }
+        if let Ok(fd) = task::pidfd(program) {
+            self.processes.insert(program, Process { fd, name });
         }
     }
 
@@ -195,17 +239,29 @@ impl Keeper {
     fn bury(&mut self) {
         let ledger = self.ledger;
         for member in ledger.members() {
-            let Some(Owner { pager, .. }) = member.owner() else { continue };
+            let Some(Owner { program, pager }) = member.owner() else { continue };
             if self.pagers.get(&pager).is_some_and(|known| known.process.is_readable()) {
                 ledger.clear(member);
                 self.pagers.remove(&pager);
+                if self.processes.get(&program).is_some_and(|process| process.fd.is_readable()) {
+                    self.processes.remove(&program);
+                }
             }
         }
     }
 
+    /// Forgets what those who are gone had in common with others, once they count it, or could have.
+    fn settle(&mut self) {
+        let since = (self.ledger.bequeathed() > 0)
+            .then(|| self.bequeathed_since.unwrap_or_else(Instant::now));
+        self.bequeathed_since = since;
+        self.ledger.settle(since.is_some_and(|since| since.elapsed() > LASTS));
+    }
+
     /// Notes what there is, our own memory included.
     fn note(&mut self) {
-        self.ledger.keep(own_pages());
+        let own = self.own.as_ref().and_then(Statm::read);
+        self.ledger.keep(own.map_or(0, Statm::anonymous));
         if self.ledger.members().next().is_none() {
             return;
         }
@@ -216,7 +272,19 @@ impl Keeper {
             pool_bytes: sum(&|m| m.stored.pool_bytes.get()),
             pages: sum(&|m| m.stored.pages.get()),
             same_filled: sum(&|m| m.stored.same_filled.get()),
+            classes: [0, 1].map(|class| self.sum_class(class)),
         };
+    }
+
+    fn sum_class(&self, class: usize) -> [u64; ClassRow::COLUMNS.len()] {
+        let mut sums = [0; ClassRow::COLUMNS.len()];
+        for member in self.ledger.members() {
+            let numbers = member.stored.classes[class].0.iter().map(|number| number.get());
+            for ((sum, number), name) in sums.iter_mut().zip(numbers).zip(ClassRow::COLUMNS) {
+                *sum = if ClassRow::is_of_class(name) { number.max(*sum) } else { *sum + number };
+            }
+        }
+        sums
     }
 
     /// Sets shares where several members need more than there is; else each may have what is free.
@@ -269,8 +337,14 @@ impl Keeper {
         let (ledger, last) = (self.ledger, &self.last);
         let bytes = |pages: u64| json!(pages * PAGE_SIZE as u64);
         let micros = |time: Duration| json!((time.as_nanos() as f64 / 100.0).round() / 10.0);
-        let names: Vec<_> =
-            self.names.iter().map(|(name, n)| json!({"name": name, "processes": n})).collect();
+        let names = self.names.iter().filter(|(_, n)| **n > 0);
+        let names: Vec<_> = names.map(|(name, n)| json!({"name": name, "processes": n})).collect();
+        let class = |(n, numbers): (usize, [u64; ClassRow::COLUMNS.len()])| {
+            let named = ClassRow::COLUMNS.into_iter().zip(numbers.map(Value::from));
+            let numbered = [("class", json!(n))].into_iter().chain(named);
+            numbered.map(|(key, value)| (key.to_owned(), value)).collect::<Map<_, _>>()
+        };
+        let classes: Vec<_> = last.classes.into_iter().enumerate().map(class).collect();
         let rows = [
             ("limit_bytes", bytes(ledger.limit())),
             ("peak_bytes", bytes(ledger.peak())),
@@ -293,9 +367,10 @@ impl Keeper {
             ("fault_p50_us", micros(total.fault_time.quantile(0.5))),
             ("fault_p99_us", micros(total.fault_time.quantile(0.99))),
             ("pager_cpu_s", json!(total.cpu_us.get() as f64 / 1e6)),
-            ("processes", json!(ledger.processes())),
+            ("processes", json!(self.met)),
             ("unmanaged_processes", json!(ledger.unmanaged())),
             ("programs", json!(names)),
+            ("pool_classes", json!(classes)),
         ];
         rows.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
     }
@@ -305,14 +380,6 @@ impl Keeper {
 fn rewrite(file: &File, text: &str) -> io::Result<()> {
     file.set_len(0)?;
     file.write_all_at(text.as_bytes(), 0)
-}
-
-/// Pages of this process that are its own.
-fn own_pages() -> u64 {
-    let text = fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let mut numbers = text.split(' ').skip(1).map(|n| n.parse().unwrap_or(0u64));
-    let (resident, shared) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    resident.saturating_sub(shared)
 }
 
 /// The statistics for people.
@@ -326,6 +393,9 @@ fn table(rows: &Map<String, Value>) -> String {
         };
         let number = value.as_f64().unwrap_or(0.0);
         let text = match (value, unit) {
+            (Value::Array(classes), _) if key == "pool_classes" => {
+                classes.iter().map(class).collect::<Vec<_>>().join("\n")
+            }
             (Value::Array(programs), _) => {
                 programs.iter().map(program).collect::<Vec<_>>().join(", ")
             }
@@ -337,6 +407,12 @@ fn table(rows: &Map<String, Value>) -> String {
         table.add_row(["octavo:", name, &text]);
     }
     format!("{}\n", table.trim_fmt())
+}
+
+/// A class of the pool: its numbers, each with its name.
+fn class(entry: &Value) -> String {
+    let numbers = entry.as_object().into_iter().flatten();
+    numbers.map(|(name, number)| format!("{name} {number}")).collect::<Vec<_>>().join("  ")
 }
 
 /// A program's name, and how many processes it was.

@@ -5,12 +5,16 @@
 #![cfg_attr(not(test), no_main)]
 
 mod bench;
+mod bench_crypt;
+mod bench_pool;
 mod doctor;
 #[cfg(not(test))]
 mod entry;
 mod keeper;
 mod program;
 mod run;
+mod sim;
+mod slots;
 mod uffd;
 
 use clap::error::ErrorKind;
@@ -32,10 +36,15 @@ enum Command {
     Run(run::RunArgs),
     Doctor(doctor::DoctorArgs),
     Bench(bench::BenchArgs),
+    Sim(sim::SimArgs),
     #[command(hide = true)]
     BenchSwapWorker(bench::WorkerArgs),
     #[command(hide = true)]
     BenchSwapPeer(bench::PeerArgs),
+    #[command(hide = true)]
+    BenchPoolWorker(bench_pool::WorkerArgs),
+    #[command(hide = true)]
+    BenchPoolDevice(bench_pool::DeviceArgs),
 }
 
 /// Does what the arguments ask for and gives the exit status.
@@ -52,8 +61,11 @@ fn command() -> i32 {
         },
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Bench(args) => bench::bench(args),
+        Command::Sim(args) => sim::sim(args),
         Command::BenchSwapWorker(args) => bench::swap_worker(args),
         Command::BenchSwapPeer(args) => bench::swap_peer(args),
+        Command::BenchPoolWorker(args) => bench_pool::worker(args),
+        Command::BenchPoolDevice(args) => bench_pool::device(&args),
     }
 }
 
@@ -80,7 +92,7 @@ fn usage(error: &clap::Error) -> i32 {
         }
     };
     let command =
-        std::env::args().nth(1).filter(|word| ["run", "doctor", "bench"].contains(&&**word));
+        std::env::args().nth(1).filter(|word| ["run", "doctor", "bench", "sim"].contains(&&**word));
     let command = command.map(|word| word + " ").unwrap_or_default();
     refuse(&format!("{said}; see `octavo {command}--help`"), REFUSED)
 }

@@ -16,9 +16,9 @@ use crate::uffd::{self, Missing};
 use clap::Args;
 use nix::errno::Errno;
 use octavo_bench::host;
-use octavo_codec::Codec;
+use octavo_codec::{Codec, DeflateMode};
 use octavo_page::config::{RunConfig, Text, VARIABLE, reserve_bytes};
-use octavo_page::{ByteSize, PAGE_SIZE, Unit};
+use octavo_page::{ByteSize, ChainLength, PAGE_SIZE, Unit};
 use octavo_sys::task;
 use rustix::process::{Resource, getpid, getrlimit};
 use std::convert::Infallible;
@@ -58,12 +58,16 @@ pub struct RunArgs {
 
     /// How memory is compressed: lz4, or zstd:LEVEL with a level from -7 to 9, as in zstd:1.
     /// Without it: chosen while running
-    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = usable_codec)]
     codec: Option<Codec>,
 
     /// How much is compressed at once: 4K, 16K or 64K. Without it: chosen while running
     #[arg(long, value_name = "SIZE")]
     unit: Option<Unit>,
+
+    /// The longest zspage of the pool, in units: 1 to 16. Without it: 16, which packs best
+    #[arg(long, value_name = "N")]
+    chain: Option<ChainLength>,
 
     /// Print a table of counters to stderr at the end
     #[arg(long)]
@@ -80,6 +84,15 @@ pub struct RunArgs {
     /// Its arguments
     #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<OsString>,
+}
+
+/// A codec of which this program has everything: nothing learns tables while it runs so far.
+fn usable_codec(text: &str) -> Result<Codec, String> {
+    let codec = text.parse().map_err(|why| format!("{why}"))?;
+    if let Codec::Deflate { mode: DeflateMode::Canned, .. } = codec {
+        return Err(format!("nothing learns tables yet; {text}:general has those that are there"));
+    }
+    Ok(codec)
 }
 
 /// A size that can be a limit.
@@ -188,6 +201,7 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
         strict: args.strict,
         codec: codec.as_ref().map(|name| Text::new(name.as_bytes())),
         unit: args.unit,
+        chain: args.chain,
     };
     execute(&file, start, args, &environment(&object, preload.as_deref(), &config))
 }
@@ -368,6 +382,7 @@ mod tests {
             strict: false,
             codec: None,
             unit: None,
+            chain: None,
         };
         let get = |preload: Option<&str>, name: &str| {
             let variables = environment(Path::new("/o.so"), preload.map(OsStr::new), &config);

@@ -20,16 +20,16 @@ pub mod peer;
 pub mod worker;
 
 use crate::host::{self, Machine};
-use comfy_table::{CellAlignment, Table, presets};
+use crate::table::table;
 use indicatif::ProgressBar;
 use octavo_page::{ByteSize, PAGE_SIZE};
 use pages::{Pages, PagesError};
-use peer::{PeerError, Place};
+use peer::{Keeper, PeerError, Place, last_words};
 use serde::{Serialize, Serializer};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fmt;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::str::FromStr;
@@ -109,9 +109,6 @@ pub struct Options {
 /// Why there is no comparison.
 #[derive(Debug, Error)]
 pub enum SwapError {
-    /// The kernel's side, as its keeper says.
-    #[error("{0}")]
-    Keeper(String),
     /// The kernel's side, seen from here.
     #[error(transparent)]
     Peer(#[from] PeerError),
@@ -391,14 +388,14 @@ impl<'a> Driver<'a> {
 
     /// The workload in a cgroup, with zram as swap.
     fn kernel(&self, peer: &PeerName, threads: usize) -> Result<Sample, SwapError> {
-        let keeper = Keeper::spawn(self.options, peer)?;
+        let keeper = Keeper::<Place>::spawn(self.keeper_command(peer))?;
         let command = self.worker_command(&self.options.octavo, &[], threads);
         let mut worker = Worker::spawn(command, peer.to_string())?;
-        keeper.place.take_in(worker.child.id())?;
+        keeper.made.take_in(worker.child.id())?;
         let mut sample = Sample::default();
         self.phases(&mut worker, &mut sample, |phase, sample| {
             if phase == Phase::Fill {
-                let zram = keeper.place.zram_use()?;
+                let zram = peer::zram_use(&keeper.made.device)?;
                 sample.total_memory = self.options.memory.bytes() + zram.used;
                 sample.pool_bytes = Some(zram.used);
                 sample.ratio = Some(zram.stored as f64 / zram.used as f64);
@@ -445,6 +442,16 @@ impl<'a> Driver<'a> {
         command.args(["--size", &self.options.size.to_string()]);
         command.args(["--threads", &threads.to_string()]);
         command.arg("--pages").args(&self.options.pages);
+        command
+    }
+
+    fn keeper_command(&self, peer: &PeerName) -> Command {
+        // Room for every page, also where none can be compressed.
+        let disk = self.options.size.bytes() + self.options.size.bytes() / 8 + (64 << 20);
+        let mut command = Command::new(&self.options.octavo);
+        command.arg("bench-swap-peer").args(["--algorithm", &peer.algorithm]);
+        command.args(["--disk", &disk.to_string()]);
+        command.args(["--memory", &self.options.memory.to_string()]);
         command
     }
 
@@ -535,8 +542,7 @@ impl Row {
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING).set_header([
+        let heads = [
             "system",
             "threads",
             "total MiB",
@@ -546,15 +552,13 @@ impl fmt::Display for Comparison {
             "rand write us",
             "ratio",
             "pool MiB",
-        ]);
+        ];
+        let mut table = table(&heads, 1..);
         for row in &self.rows {
             table.add_row(cells(row));
             if row.fill.vs_peer.is_some() {
                 table.add_row(ratio_cells(row));
             }
-        }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
         }
         writeln!(f, "{}", table.trim_fmt())?;
         write!(
@@ -594,66 +598,6 @@ fn ratio_cells(row: &Row) -> Vec<String> {
     let ratios = row.figures().map(|figure| figure.vs_peer.unwrap_or(f64::NAN));
     cells.extend(ratios.map(|ratio| format!("x{ratio:.2}")));
     cells
-}
-
-/// The process that keeps the kernel's side, as long as this is held.
-struct Keeper {
-    child: Child,
-    pipe: Option<ChildStdin>,
-    place: Place,
-}
-
-impl Keeper {
-    fn spawn(options: &Options, peer: &PeerName) -> Result<Self, SwapError> {
-        // Room for every page, also where none can be compressed.
-        let disk = options.size.bytes() + options.size.bytes() / 8 + (64 << 20);
-        let mut child = Command::new(&options.octavo)
-            .arg("bench-swap-peer")
-            .args(["--algorithm", &peer.algorithm])
-            .args(["--disk", &disk.to_string(), "--memory", &options.memory.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(io_error("the keeper"))?;
-        let pipe = child.stdin.take();
-        let mut line = String::new();
-        if let Some(stdout) = child.stdout.take() {
-            BufReader::new(stdout).read_line(&mut line).map_err(io_error("the keeper"))?;
-        }
-        match serde_json::from_str(&line) {
-            Ok(place) => Ok(Self { child, pipe, place }),
-            Err(_) => Err(SwapError::Keeper(last_words(&mut child))),
-        }
-    }
-
-    /// Has everything removed and waits for it.
-    fn finish(mut self) -> Result<(), SwapError> {
-        drop(self.pipe.take());
-        match self.child.wait().map_err(io_error("the keeper"))? {
-            status if status.success() => Ok(()),
-            _ => Err(SwapError::Keeper(last_words(&mut self.child))),
-        }
-    }
-}
-
-impl Drop for Keeper {
-    /// The same on the way out of an error; waiting for a child again is answered at once.
-    fn drop(&mut self) {
-        drop(self.pipe.take());
-        let _ = self.child.wait();
-    }
-}
-
-/// The last line a child says on stderr before it ends.
-fn last_words(child: &mut Child) -> String {
-    let mut text = String::new();
-    if let Some(mut stderr) = child.stderr.take() {
-        // What cannot be read is not said.
-        let _ = stderr.read_to_string(&mut text);
-    }
-    let line = text.lines().last().unwrap_or_default();
-    line.strip_prefix("octavo: ").unwrap_or(line).to_owned()
 }
 
 /// A worker, killed when this goes.

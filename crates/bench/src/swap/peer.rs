@@ -15,12 +15,13 @@
 use crate::host::{self, Cgroup, CgroupVersion};
 use octavo_page::ByteSize;
 use rustix::process::{Pid, Signal, kill_process};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{self, Command};
+use std::process::{self, Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -61,8 +62,41 @@ pub struct Place {
 pub struct ZramUse {
     /// Uncompressed size of what is stored.
     pub stored: u64,
+    /// The same, compressed.
+    pub compressed: u64,
     /// Memory it takes, everything counted.
     pub used: u64,
+}
+
+/// What the zram device with the directory `device` in sysfs holds now.
+///
+/// # Errors
+/// When `mm_stat` cannot be read.
+pub fn zram_use(device: &Path) -> Result<ZramUse, PeerError> {
+    let file = device.join("mm_stat");
+    let text = read(&file)?;
+    let numbers: Option<Vec<u64>> =
+        text.split_ascii_whitespace().map(|word| word.parse().ok()).collect();
+    match numbers.as_deref() {
+        Some([stored, compressed, used, ..]) => {
+            Ok(ZramUse { stored: *stored, compressed: *compressed, used: *used })
+        }
+        _ => Err(PeerError::File { file, why: io::ErrorKind::InvalidData.into() }),
+    }
+}
+
+/// Has a zram device compact its pool.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn compact_zram(device: &Path) -> Result<(), PeerError> {
+    write(&device.join("compact"), "1")
+}
+
+/// The node of a zram device, to be written to.
+#[must_use]
+pub fn node_of(device: &Path) -> PathBuf {
+    Path::new("/dev").join(device.file_name().unwrap_or_default())
 }
 
 impl Place {
@@ -73,26 +107,14 @@ impl Place {
     pub fn take_in(&self, pid: u32) -> Result<(), PeerError> {
         write(&self.cgroup.join("cgroup.procs"), &pid.to_string())
     }
-
-    /// What the device holds now.
-    ///
-    /// # Errors
-    /// When `mm_stat` cannot be read.
-    pub fn zram_use(&self) -> Result<ZramUse, PeerError> {
-        let file = self.device.join("mm_stat");
-        let text = read(&file)?;
-        let numbers: Option<Vec<u64>> =
-            text.split_ascii_whitespace().map(|word| word.parse().ok()).collect();
-        match numbers.as_deref() {
-            Some([stored, _, used, ..]) => Ok(ZramUse { stored: *stored, used: *used }),
-            _ => Err(PeerError::File { file, why: io::ErrorKind::InvalidData.into() }),
-        }
-    }
 }
 
 /// Why the kernel's side could not be set up, or not be removed.
 #[derive(Debug, Error)]
 pub enum PeerError {
+    /// What a keeper says.
+    #[error("{0}")]
+    Keeper(String),
     /// No zram in this kernel.
     #[error("{CONTROL}: not there; load the module with `sudo modprobe zram`")]
     NoZram,
@@ -149,19 +171,35 @@ pub enum PeerError {
 /// # Errors
 /// When something cannot be made (what was made before is removed) or cannot be removed.
 pub fn keep(plan: &Plan) -> Result<(), PeerError> {
-    let noted = Arc::new(AtomicBool::new(false));
-    for signal in [2, 15, 1] {
-        // Interrupt, terminate, hang up: the pipe decides, nothing else.
-        signal_hook::flag::register(signal, Arc::clone(&noted)).map_err(PeerError::Pipe)?;
-    }
+    pipe_decides()?;
     let mut made = Made::default();
     let outcome = made.make(plan).and_then(|place| hold(&place));
     outcome.and(made.remove())
 }
 
-/// Prints the place and waits for the end of stdin.
-fn hold(place: &Place) -> Result<(), PeerError> {
-    let line = serde_json::to_string(place).map_err(|e| PeerError::Pipe(e.into()))?;
+/// The same for a device of `disk` bytes alone, which nobody swaps to; prints its directory in sysfs.
+///
+/// # Errors
+/// As of [`keep`].
+pub fn keep_device(algorithm: &str, disk: ByteSize) -> Result<(), PeerError> {
+    pipe_decides()?;
+    let mut made = Made::default();
+    let outcome = made.make_zram(algorithm, disk).and_then(|device| hold(&device));
+    outcome.and(made.remove())
+}
+
+/// Interrupt, terminate, hang up: none of them ends a keeper.
+fn pipe_decides() -> Result<(), PeerError> {
+    let noted = Arc::new(AtomicBool::new(false));
+    for signal in [2, 15, 1] {
+        signal_hook::flag::register(signal, Arc::clone(&noted)).map_err(PeerError::Pipe)?;
+    }
+    Ok(())
+}
+
+/// Prints what was made and waits for the end of stdin.
+fn hold(made: &impl Serialize) -> Result<(), PeerError> {
+    let line = serde_json::to_string(made).map_err(|e| PeerError::Pipe(e.into()))?;
     writeln!(io::stdout(), "{line}").map_err(PeerError::Pipe)?;
     let mut rest = Vec::new();
     io::stdin().read_to_end(&mut rest).map_err(PeerError::Pipe)?;
@@ -182,7 +220,8 @@ impl Made {
     fn make(&mut self, plan: &Plan) -> Result<Place, PeerError> {
         check_competition()?;
         let cgroup = self.make_cgroup(plan.limit)?;
-        let device = self.make_zram(plan)?;
+        let device = self.make_zram(&plan.algorithm, plan.disk)?;
+        self.swap_to(&device)?;
         Ok(Place { device, cgroup })
     }
 
@@ -203,7 +242,7 @@ impl Made {
         Ok(dir)
     }
 
-    fn make_zram(&mut self, plan: &Plan) -> Result<PathBuf, PeerError> {
+    fn make_zram(&mut self, algorithm: &str, disk: ByteSize) -> Result<PathBuf, PeerError> {
         let control = Path::new(CONTROL);
         if !control.is_dir() {
             // Where this does not help, the next line says what is missing.
@@ -217,21 +256,25 @@ impl Made {
         let number = number
             .map_err(|_| PeerError::File { file: add, why: io::ErrorKind::InvalidData.into() })?;
         self.zram = Some(number);
-        let device = PathBuf::from(format!("/sys/block/zram{number}"));
-        choose_algorithm(&device, &plan.algorithm)?;
-        write(&device.join("disksize"), &plan.disk.bytes().to_string())?;
-        let node = node(number);
+        let device = sysfs(number);
+        choose_algorithm(&device, algorithm)?;
+        write(&device.join("disksize"), &disk.bytes().to_string())?;
+        Ok(device)
+    }
+
+    fn swap_to(&mut self, device: &Path) -> Result<(), PeerError> {
+        let node = node_of(device);
         tool("mkswap", &[], &node)?;
         tool("swapon", &["-p", PRIORITY], &node)?;
         self.swapped_on = true;
-        Ok(device)
+        Ok(())
     }
 
     /// Removes everything, going on where something does not go, and says what failed first.
     fn remove(&mut self) -> Result<(), PeerError> {
         let processes = self.cgroup.as_deref().map_or(Ok(()), end_processes);
         let off = match self.zram {
-            Some(number) if self.swapped_on => tool("swapoff", &[], &node(number)),
+            Some(number) if self.swapped_on => tool("swapoff", &[], &node_of(&sysfs(number))),
             _ => Ok(()),
         };
         let device = self.zram.take().map_or(Ok(()), remove_zram);
@@ -262,8 +305,8 @@ fn choose_algorithm(device: &Path, name: &str) -> Result<(), PeerError> {
     write(&file, name)
 }
 
-fn node(number: u32) -> PathBuf {
-    PathBuf::from(format!("/dev/zram{number}"))
+fn sysfs(number: u32) -> PathBuf {
+    PathBuf::from(format!("/sys/block/zram{number}"))
 }
 
 /// Kills every process of a cgroup and waits until they are gone.
@@ -280,7 +323,7 @@ fn end_processes(cgroup: &Path) -> Result<(), PeerError> {
 }
 
 fn remove_zram(number: u32) -> Result<(), PeerError> {
-    let device = PathBuf::from(format!("/sys/block/zram{number}"));
+    let device = sysfs(number);
     // Busy as long as somebody, udev for one, has it open.
     until(&device, || Ok(write(&device.join("reset"), "1").is_ok()))?;
     let remove = Path::new(CONTROL).join("hot_remove");
@@ -325,6 +368,67 @@ fn write(file: &Path, text: &str) -> Result<(), PeerError> {
     fs::write(file, text).map_err(|why| PeerError::File { file: file.to_path_buf(), why })
 }
 
+/// A keeper's process, as long as this is held, and what it says that it has made.
+pub struct Keeper<T> {
+    child: Child,
+    pipe: Option<ChildStdin>,
+    /// What it has made.
+    pub made: T,
+}
+
+impl<T: DeserializeOwned> Keeper<T> {
+    /// Starts `command`, one of the hidden ones that end in [`keep`] or [`keep_device`].
+    ///
+    /// # Errors
+    /// [`PeerError::Keeper`] with what it says when it cannot make its things.
+    pub fn spawn(mut command: Command) -> Result<Self, PeerError> {
+        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = piped.spawn().map_err(PeerError::Pipe)?;
+        let pipe = child.stdin.take();
+        let mut line = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line).map_err(PeerError::Pipe)?;
+        }
+        match serde_json::from_str(&line) {
+            Ok(made) => Ok(Self { child, pipe, made }),
+            Err(_) => Err(PeerError::Keeper(last_words(&mut child))),
+        }
+    }
+}
+
+impl<T> Keeper<T> {
+    /// Has everything removed and waits for it.
+    ///
+    /// # Errors
+    /// [`PeerError::Keeper`] with what it says when it cannot remove something.
+    pub fn finish(mut self) -> Result<(), PeerError> {
+        drop(self.pipe.take());
+        match self.child.wait().map_err(PeerError::Pipe)? {
+            status if status.success() => Ok(()),
+            _ => Err(PeerError::Keeper(last_words(&mut self.child))),
+        }
+    }
+}
+
+impl<T> Drop for Keeper<T> {
+    /// The same on the way out of an error; waiting for a child again is answered at once.
+    fn drop(&mut self) {
+        drop(self.pipe.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// The last line a child says on stderr before it ends.
+pub(crate) fn last_words(child: &mut Child) -> String {
+    let mut text = String::new();
+    if let Some(mut stderr) = child.stderr.take() {
+        // What cannot be read is not said.
+        let _ = stderr.read_to_string(&mut text);
+    }
+    let line = text.lines().last().unwrap_or_default();
+    line.strip_prefix("octavo: ").unwrap_or(line).to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -332,12 +436,12 @@ mod tests {
     #[test]
     fn mm_stat_is_read_by_its_columns() {
         let dir = tempfile::tempdir().expect("a directory");
-        let place = Place { device: dir.path().into(), cgroup: dir.path().into() };
         let stat = dir.path().join("mm_stat");
         fs::write(&stat, " 8192 100 4096 0 4096 1 0 0 0\n").expect("written");
-        assert_eq!(place.zram_use().expect("read"), ZramUse { stored: 8192, used: 4096 });
+        let used = ZramUse { stored: 8192, compressed: 100, used: 4096 };
+        assert_eq!(zram_use(dir.path()).expect("read"), used);
         fs::write(&stat, "8192 what\n").expect("written");
-        assert!(place.zram_use().is_err());
+        assert!(zram_use(dir.path()).is_err());
     }
 
     #[test]

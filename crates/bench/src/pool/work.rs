@@ -1,0 +1,205 @@
+//! What is done with a system: it is filled, churned and compacted; and how fast it is.
+
+use super::PoolError;
+use super::objects::Objects;
+use super::systems::{Compacted, Shared, System, Usage};
+use crate::host::cpu_time;
+use crate::random::Random;
+use rustix::time::ClockId;
+use std::hint::black_box;
+use std::mem;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A round of churn replaces as many objects, at random, as there are: so many rounds at most.
+const ROUNDS: usize = 4;
+
+/// Churn ends when a round changed what is used over what is stored by less than this.
+const STEADY: f64 = 0.000_5;
+
+/// Bytes of the objects with which speed is measured.
+pub const OBJECT: usize = 1024;
+
+/// Objects alive at a time where none lives long.
+const FEW: usize = 16;
+
+/// Operations on each thread where speed is measured.
+const OPS: usize = 2_000_000;
+
+/// A system after something was done with it.
+#[derive(Clone, Copy, Debug)]
+pub struct State {
+    /// What was done.
+    pub phase: &'static str,
+    /// Objects there are.
+    pub objects: usize,
+    /// What they take.
+    pub usage: Usage,
+    /// Operations a second: objects stored, replaced, moved.
+    pub ops_per_s: f64,
+    /// Of compaction.
+    pub compacted: Option<Compacted>,
+}
+
+/// Fills `system` with the objects of `units` units, replaces them at random until what they take
+/// is steady, compacts, and tells after each. In the end all are freed.
+///
+/// # Errors
+/// The system's, and those of `tell`.
+pub fn phases<S: System>(
+    system: &mut S,
+    objects: &Objects,
+    units: usize,
+    mut tell: impl FnMut(&S, State) -> Result<(), PoolError>,
+) -> Result<(), PoolError> {
+    let (since, mut random) = (Instant::now(), Random::new(1));
+    let stored: Result<Vec<_>, _> = objects.first(units).map(|bytes| system.store(bytes)).collect();
+    let mut live = stored?;
+    let objects_there = live.len();
+    let state = |system: &S, phase, ops: usize, since: Instant| {
+        let ops_per_s = ops as f64 / since.elapsed().as_secs_f64();
+        let usage = system.usage()?;
+        Ok::<_, PoolError>(State {
+            phase,
+            objects: objects_there,
+            usage,
+            ops_per_s,
+            compacted: None,
+        })
+    };
+    let mut now = state(system, "fill", live.len(), since)?;
+    tell(system, now)?;
+
+    let (since, mut ops) = (Instant::now(), 0);
+    for _ in 0..ROUNDS {
+        for _ in 0..live.len() {
+            let at = random.below(live.len());
+            let new = objects.from(random.below(units));
+            system.free(live.swap_remove(at));
+            live.push(system.store(new)?);
+        }
+        ops += live.len();
+        let before = now.usage.overhead();
+        now = state(system, "churn", ops, since)?;
+        if (now.usage.overhead() - before).abs() < STEADY {
+            break;
+        }
+    }
+    tell(system, now)?;
+
+    let since = Instant::now();
+    if let Some(compacted) = system.compact()? {
+        let now = state(system, "compacted", compacted.moved.unwrap_or(0), since)?;
+        tell(system, State { compacted: Some(compacted), ..now })?;
+    }
+    live.into_iter().for_each(|name| system.free(name));
+    Ok(())
+}
+
+/// How fast something is.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// What was done.
+    pub phase: &'static str,
+    /// By how many threads at once.
+    pub threads: usize,
+    /// Operations a second, of all threads together.
+    pub ops_per_s: f64,
+    /// CPU time of an operation in nanoseconds, the kernel's part of it included: it says more where other
+    /// work runs beside.
+    pub cpu_ns: f64,
+}
+
+/// When something began: by the clock, and in CPU time of this process.
+#[derive(Clone, Copy)]
+struct Begin(Instant, Duration);
+
+impl Begin {
+    fn now() -> Self {
+        Self(Instant::now(), cpu_time(ClockId::ProcessCPUTime))
+    }
+
+    fn rate(self, phase: &'static str, threads: usize, ops: usize) -> Rate {
+        let ops_per_s = ops as f64 / self.0.elapsed().as_secs_f64();
+        let cpu_ns = (cpu_time(ClockId::ProcessCPUTime) - self.1).as_nanos() as f64 / ops as f64;
+        Rate { phase, threads, ops_per_s, cpu_ns }
+    }
+}
+
+/// How fast `system` is with `objects` objects of [`OBJECT`] bytes, and with few:
+///
+/// - `pairs`: an object stored, the sixteenth before it freed;
+/// - `replace`: of all objects a random one freed, another stored;
+/// - `read`: random objects copied out, 64 in a call where there is one for many; `copy`: the same out
+///   of plain memory;
+/// - `free`: all of them, in random order.
+///
+/// Each thread stores, replaces and frees objects of its own.
+pub fn rates<S: Shared>(system: &S, objects: usize, mut tell: impl FnMut(Rate)) {
+    for threads in [1, 2] {
+        let begin = Begin::now();
+        on_threads(&mut [(); 2][..threads], |_, ()| pairs(system));
+        tell(begin.rate("pairs", threads, threads * OPS));
+
+        let mut live: Vec<Vec<S::Name>> = (0..threads).map(|_| Vec::new()).collect();
+        on_threads(&mut live, |_, part| *part = stored(system, objects / threads));
+        let begin = Begin::now();
+        on_threads(&mut live, |seed, part| replace(system, part, seed));
+        tell(begin.rate("replace", threads, threads * OPS));
+        if threads == 1 {
+            read(system, &live[0], &mut tell);
+        }
+        on_threads(&mut live, |seed, part| Random::new(seed).shuffle(part));
+        let begin = Begin::now();
+        on_threads(&mut live, |_, part| system.free_all(mem::take(part)));
+        tell(begin.rate("free", threads, objects / threads * threads));
+    }
+}
+
+fn stored<S: Shared>(system: &S, objects: usize) -> Vec<S::Name> {
+    (0..objects).map(|_| system.store(&[0x5a; OBJECT])).collect()
+}
+
+fn read<S: Shared>(system: &S, live: &[S::Name], tell: &mut impl FnMut(Rate)) {
+    let (mut out, plain) = ([0; OBJECT], vec![1_u8; live.len() * OBJECT]);
+    let mut random = Random::new(7);
+    let order: Vec<usize> = (0..OPS).map(|_| random.below(live.len())).collect();
+    let begin = Begin::now();
+    for n in &order {
+        out.copy_from_slice(&plain[n * OBJECT..][..OBJECT]);
+        black_box(&mut out);
+    }
+    tell(begin.rate("copy", 1, OPS));
+    let begin = Begin::now();
+    system.read(live, &order, &mut out);
+    tell(begin.rate("read", 1, OPS));
+}
+
+/// Does `work` with each of `parts` on a thread of its own; it also gets the part's number.
+fn on_threads<T: Send>(parts: &mut [T], work: impl Fn(u64, &mut T) + Sync) {
+    thread::scope(|scope| {
+        for (n, part) in (0..).zip(parts) {
+            let work = &work;
+            scope.spawn(move || work(n, part));
+        }
+    });
+}
+
+fn pairs<S: Shared>(system: &S) {
+    let bytes = [0x5a; OBJECT];
+    let mut kept = [const { None }; FEW];
+    for n in 0..OPS {
+        if let Some(old) = kept[n % FEW].replace(system.store(&bytes)) {
+            system.free(old);
+        }
+    }
+    kept.into_iter().flatten().for_each(|name| system.free(name));
+}
+
+fn replace<S: Shared>(system: &S, live: &mut [S::Name], seed: u64) {
+    let (bytes, mut random) = ([0x5a; OBJECT], Random::new(seed + 2));
+    for _ in 0..OPS {
+        let at = random.below(live.len());
+        system.replace(&mut live[at], &bytes);
+    }
+}

@@ -1,0 +1,214 @@
+//! Pairs of one free and one alloc, by threads that share a device.
+//!
+//! The device is filled to a share by all threads in turns, then each thread gives back one of its
+//! folios and takes another, again and again, for as long as a round lasts.
+
+use super::{Pattern, Row, round};
+use crate::host::cpu_time;
+use crate::random::Random;
+use octavo_page::{Order, SlotId};
+use octavo_slots::twins::{Allocator, OneLock, Series, SharedWork};
+use octavo_slots::{Config, Slots};
+use rustix::time::ClockId;
+use std::sync::Barrier;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Rounds that count. One more goes before: it wears the order in off which the device was filled.
+pub const ROUNDS: usize = 9;
+
+const ROUND: Duration = Duration::from_millis(25);
+
+/// Pairs between two looks at whether the round is over.
+const STRIDE: u64 = 64;
+
+/// A cell of the table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    pub capacity: usize,
+    pub pattern: Pattern,
+    pub order: Order,
+    /// Percent of the slots that are taken.
+    pub fill: usize,
+    pub threads: usize,
+}
+
+/// All allocators in one cell, in turns.
+pub(super) fn cell(plan: &Plan) -> [Row; 3] {
+    let mut octavo = Side::<Slots>::new(plan);
+    let mut series = Side::<Series>::new(plan);
+    let mut one_lock = Side::<OneLock>::new(plan);
+    for counts in (0..=ROUNDS).map(|round| round > 0) {
+        octavo.round(plan, counts);
+        series.round(plan, counts);
+        one_lock.round(plan, counts);
+    }
+    [octavo.row(plan), series.row(plan), one_lock.row(plan)]
+}
+
+/// Nanoseconds since the first call.
+pub(super) fn clock() -> u64 {
+    static BEGIN: OnceLock<Instant> = OnceLock::new();
+    BEGIN.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+/// One allocator and what its threads hold.
+struct Side<A> {
+    slots: A,
+    threads: Vec<Thread>,
+    pairs_per_s: Vec<f64>,
+    pairs: u64,
+    failures: u64,
+    seconds: f64,
+    /// Of these, what the threads had a processor.
+    cpu_seconds: f64,
+    work: SharedWork,
+}
+
+struct Thread {
+    cpu: usize,
+    random: Random,
+    held: Vec<SlotId>,
+    /// The oldest of what is held, in patterns that give it back first.
+    oldest: usize,
+    pairs: u64,
+    failures: u64,
+    cpu_time: Duration,
+}
+
+impl<A: Allocator> Side<A> {
+    fn new(plan: &Plan) -> Self {
+        let config = Config { capacity: plan.capacity, cpus: plan.threads, discards: false, clock };
+        let slots = A::new(config).expect("a device of a valid size");
+        let mut threads: Vec<_> = (0..plan.threads).map(Thread::new).collect();
+        for _ in 0..plan.capacity / plan.order.pages() * plan.fill / 100 / plan.threads {
+            for thread in &mut threads {
+                thread.held.extend(slots.alloc(plan.order, thread.cpu));
+            }
+        }
+        let work = slots.shared_work();
+        Self {
+            slots,
+            threads,
+            pairs_per_s: Vec::new(),
+            pairs: 0,
+            failures: 0,
+            seconds: 0.0,
+            cpu_seconds: 0.0,
+            work,
+        }
+    }
+
+    fn round(&mut self, plan: &Plan, counts: bool) {
+        let (stop, start) = (AtomicBool::new(false), Barrier::new(plan.threads + 1));
+        let slots = &self.slots;
+        let seconds = thread::scope(|scope| {
+            for thread in &mut self.threads {
+                let (stop, start) = (&stop, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    let begin = cpu_time(ClockId::ThreadCPUTime);
+                    thread.work(slots, plan, stop);
+                    thread.cpu_time = cpu_time(ClockId::ThreadCPUTime) - begin;
+                });
+            }
+            start.wait();
+            let begin = Instant::now();
+            thread::sleep(ROUND);
+            stop.store(true, Ordering::Relaxed);
+            begin.elapsed().as_secs_f64()
+        });
+        let pairs: u64 =
+            self.threads.iter_mut().map(|thread| std::mem::take(&mut thread.pairs)).sum();
+        let failures: u64 =
+            self.threads.iter_mut().map(|thread| std::mem::take(&mut thread.failures)).sum();
+        if counts {
+            self.pairs_per_s.push(pairs as f64 / seconds);
+            self.pairs += pairs;
+            self.failures += failures;
+            self.seconds += seconds * plan.threads as f64;
+            let cpu_time: Duration = self.threads.iter().map(|thread| thread.cpu_time).sum();
+            self.cpu_seconds += cpu_time.as_secs_f64();
+        } else {
+            self.work = self.slots.shared_work();
+        }
+    }
+
+    fn row(mut self, plan: &Plan) -> Row {
+        self.pairs_per_s.sort_by(f64::total_cmp);
+        let (before, after) = (self.work, self.slots.shared_work());
+        let per_1000 = |n: u64| round(n as f64 * 1000.0 / (2 * self.pairs) as f64);
+        let waited = (after.waited_ns - before.waited_ns) as f64 / 1e9;
+        Row {
+            allocator: A::NAME,
+            pattern: plan.pattern,
+            mix: None,
+            order: plan.order.get(),
+            fill_percent: plan.fill as f64,
+            threads: plan.threads,
+            alloc_free_per_s: Some(self.pairs_per_s[ROUNDS / 2].round()),
+            alloc_free_per_cpu_s: Some((self.pairs as f64 / self.cpu_seconds).round()),
+            speed_vs_one_lock: None,
+            failures: self.failures,
+            attempts: self.pairs + self.failures,
+            failures_vs_one_lock: None,
+            device_locks_per_1000_ops: per_1000(after.acquisitions - before.acquisitions),
+            moves_per_1000_ops: per_1000(after.moves - before.moves),
+            waits_per_1000_ops: per_1000(after.waits - before.waits),
+            waited_percent: Some(round(waited / self.seconds * 100.0)),
+        }
+    }
+}
+
+impl Thread {
+    fn new(cpu: usize) -> Self {
+        let random = Random::new(cpu as u64 + 1);
+        Self {
+            cpu,
+            random,
+            held: Vec::new(),
+            oldest: 0,
+            pairs: 0,
+            failures: 0,
+            cpu_time: Duration::ZERO,
+        }
+    }
+
+    fn work<A: Allocator>(&mut self, slots: &A, plan: &Plan, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            for _ in 0..STRIDE {
+                self.pair(slots, plan);
+            }
+            self.pairs += STRIDE;
+        }
+    }
+
+    /// Gives one folio back and takes another.
+    fn pair<A: Allocator>(&mut self, slots: &A, plan: &Plan) {
+        let at = self.next(plan.pattern);
+        slots.free(self.held[at], plan.order.pages()).expect("its own folio");
+        self.held[at] = loop {
+            // What it gave back is still there, or another thread just took it and gives back soon.
+            match slots.alloc(plan.order, self.cpu) {
+                Some(first) => break first,
+                None => self.failures += 1,
+            }
+        };
+    }
+
+    /// Which of the folios goes next.
+    fn next(&mut self, pattern: Pattern) -> usize {
+        let by_chance = match pattern {
+            Pattern::Sequential => false,
+            Pattern::Mixed => self.random.below(2) == 0,
+            Pattern::Random | Pattern::Processes => true,
+        };
+        if by_chance {
+            return self.random.below(self.held.len());
+        }
+        self.oldest = if self.oldest + 1 < self.held.len() { self.oldest + 1 } else { 0 };
+        self.oldest
+    }
+}
