@@ -142,7 +142,7 @@ int main(int argc, char **argv) {
         size_t words = 16 << 20;
         unsigned long *memory = malloc(words * 8);
         for (size_t i = 0; i < words; i++) memory[i] = i / 7;
-        for (int times = 0; times < 20; times++) {
+        for (int times = 0; times < 200; times++) {
             pid_t child = vfork();
             if (!child) {
                 call();

@@ -1,4 +1,4 @@
-"""A throw-away memory cgroup, version 1 or 2, with a hard limit and no swap."""
+"""A throw-away memory cgroup, version 1 or 2, with a hard limit; no swap, unless that is what is measured."""
 
 import os
 import time
@@ -34,7 +34,7 @@ def _read(path):
 class Cgroup:
     """Use as a context; `enter` is for the child, between fork and exec."""
 
-    def __init__(self, name, limit_bytes):
+    def __init__(self, name, limit_bytes, swaps=False):
         found = next(_mounts(), None)
         if not found:
             raise CgroupError("no cgroup hierarchy with the memory controller is mounted")
@@ -48,12 +48,13 @@ class Cgroup:
             raise CgroupError(f"cannot make {self.path}: {e.strerror}; run as root") from e
         if self.version == 1:
             _write(f"{self.path}/memory.limit_in_bytes", limit_bytes)
-            _write(f"{self.path}/memory.swappiness", 0)
+            if not swaps:
+                _write(f"{self.path}/memory.swappiness", 0)
             optional = {"memory.memsw.limit_in_bytes": limit_bytes}
         else:
             _write(f"{self.path}/memory.max", limit_bytes)
             optional = {"memory.swap.max": 0}
-        for name, value in optional.items():  # absent where the kernel has no swap accounting
+        for name, value in ({} if swaps else optional).items():  # absent where the kernel has no swap accounting
             if os.path.exists(f"{self.path}/{name}"):
                 _write(f"{self.path}/{name}", value)
 

@@ -5,19 +5,22 @@ Each program runs once alone: that gives what is right (exit status, stdout, dat
 peak of resident memory. Then it runs under Octavo with a limit of max(32M, half of that peak);
 whatever differs is a failure, and so is a program that this machine lacks.
 
-    tests/programs/run.py                      all programs, with target/release/octavo
+    tests/programs/run.py                      all programs of one process, with target/release/octavo
+    tests/programs/run.py --trees              all trees of processes
     tests/programs/run.py --short              a small one of each kind
     tests/programs/run.py --only sort,node --times 20
     tests/programs/run.py --cgroup             each in a cgroup of the limit + 64 MiB, no swap
     tests/programs/run.py --fits               limit above the peak: what does Octavo cost then?
     tests/programs/run.py --under ''           under nothing: tests this runner
 
+The peak of a tree is the most that a look every 10 ms finds all its processes to have together. Under
+Octavo no such look may find more than the limit and 16 MiB a process (`worst`: by how many MiB the
+worst passed that; below 0, it did not), and a cgroup has 24 MiB more for each process after the first.
+
 `--under` is the command to put before each program; {limit} and {stats} are filled in.
 """
 
 import argparse
-import contextlib
-import hashlib
 import json
 import os
 import re
@@ -28,293 +31,17 @@ import statistics
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree
 from dataclasses import dataclass, field
 
 from cgroup import Cgroup, CgroupError
+from memory import One, Sample, Tree
+from program import HERE, MIB, SetupError
+from singles import singles
+from trees import trees
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-MIB = 1 << 20
 FLOOR = 32 * MIB
-PSS_SLACK = 16 * MIB
 UNDER = "{root}/target/release/octavo run --memory {limit} --stats-json {stats} --"
-
-
-class SetupError(Exception):
-    """A program cannot be prepared; the message names it and what would help."""
-
-
-# ---- what is compared ---------------------------------------------------------------------
-
-
-def whole(data):
-    """Every byte."""
-    return data
-
-
-def junit_verdicts(path):
-    """Of CPython's tests: the verdict of every test, without its time."""
-    with open(path, "rb") as f:
-        text = f.read()
-    verdicts = []
-    try:
-        for case in xml.etree.ElementTree.fromstring(text).iter("testcase"):
-            kinds = sorted({child.tag for child in case if child.tag in ("failure", "error", "skipped")})
-            verdicts.append(f"{case.get('name')} {' '.join(kinds) or 'ok'}")
-    except xml.etree.ElementTree.ParseError:
-        verdicts.append("no verdicts: the file of results is broken")
-    return "\n".join(sorted(verdicts)).encode()
-
-
-def digest(path):
-    """Of a data file: size and hash."""
-    hasher = hashlib.sha256()
-    with open(path, "rb") as f:
-        while block := f.read(MIB):
-            hasher.update(block)
-    return f"{os.path.getsize(path)} bytes, sha256 {hasher.hexdigest()}".encode()
-
-
-def stress_verdict(text):
-    """Of stress-ng: its complaints."""
-    lines = re.findall(rb"stress-ng: (fail|error|warn)\w*: +\[\d+\] (.*)", text)
-    return b"\n".join(b" ".join(line) for line in lines)
-
-
-# ---- the programs -------------------------------------------------------------------------
-
-
-@dataclass
-class Program:
-    """One entry of the list. `command` and `setup` get the directory to work in."""
-
-    name: str
-    command: object  # (work) -> argv
-    setup: object = None  # (work) -> None; may raise SetupError
-    stdin: str = "/dev/null"  # relative to the directory of this file
-    stdout: object = whole  # bytes -> what is compared
-    files: dict = field(default_factory=dict)  # name in the work directory -> (path) -> bytes
-    short: bool = False  # belongs to --short
-    fits: bool = False  # belongs to --fits
-    slow_limit: float = None  # at most so many times the plain wall
-    mappings: int = None  # at most so many more mappings than alone ("mappings N" on stderr)
-    over: int = None  # at most so many bytes over the limit, by Octavo's own count
-    can_fit: bool = True  # its memory is in the first process and compresses: the cgroup test is fair
-    plain_status: int = 0  # None: whatever it is alone
-
-
-def need(command, package):
-    """The path of a command that must be there."""
-    path = shutil.which(command)
-    if not path:
-        raise SetupError(f"'{command}' is missing: apt-get install {package} (or run ci/install)")
-    return path
-
-
-def compiled(name, flags=(), source=None):
-    """A program from a C file beside this one, compiled into the work directory."""
-
-    def setup(work):
-        output = f"{work}/{name}"
-        if os.path.exists(output):
-            return
-        source_path = f"{HERE}/{source or name}.c"
-        command = [need("gcc", "gcc"), "-O2", "-std=gnu11", "-pthread", "-o", output, source_path, *flags]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise SetupError(f"{' '.join(command)}: {done.stderr.strip()}")
-
-    return setup
-
-
-def c_program(name, *args, flags=(), source=None, entry=None, **more):
-    return Program(
-        entry or name,
-        lambda work: [f"{work}/{name}", *(a.format(work=work) for a in args)],
-        setup=compiled(name, flags, source),
-        **more,
-    )
-
-
-def generate(name, write):
-    """A data file made once: `write(f)` fills it."""
-
-    def setup(work):
-        path = f"{work}/{name}"
-        if not os.path.exists(path):
-            with open(path + ".part", "wb") as f:
-                write(f)
-            os.rename(path + ".part", path)
-
-    return setup
-
-
-def both(*setups):
-    def setup(work):
-        for one in setups:
-            one(work)
-
-    return setup
-
-
-def lines_file(megabytes):
-    """Lines in no order, such as a log's."""
-
-    def write(f):
-        x, left = 1, megabytes * MIB
-        while left > 0:
-            block = []
-            for _ in range(10000):
-                x = (x * 6364136223846793005 + 1442695040888963407) % (1 << 64)
-                block.append(f"{x >> 33:010d} request of user{x >> 50:05d} for /page/{x >> 44 & 255}\n")
-            data = "".join(block).encode()
-            f.write(data)
-            left -= len(data)
-
-    return write
-
-
-def template_file(count):
-    def write(f):
-        subprocess.run([sys.executable, f"{HERE}/templates.py", str(count)], stdout=f, check=True)
-
-    return write
-
-
-def python_with_tests():
-    """An interpreter that has CPython's own tests; a real one, never a shell script before it."""
-    for candidate in (sys.executable, "/usr/bin/python3"):
-        found = subprocess.run([candidate, "-c", "import test.test_gc, sys; print(sys.executable)"],
-                               capture_output=True, text=True)
-        if found.returncode == 0:
-            return os.path.realpath(found.stdout.strip())
-    raise SetupError("no python3 has the package 'test': apt-get install libpython3.N-testsuite (or run ci/install)")
-
-
-def cpython(name, **more):
-    return Program(
-        f"py_{name}",
-        lambda work: [python_with_tests(), "-m", "test", "--junit-xml", f"{work}/py_{name}.xml", name],
-        stdout=lambda data: b"",  # times and loads; the verdicts are in the file
-        files={f"py_{name}.xml": junit_verdicts},
-        plain_status=None,
-        **more,
-    )
-
-
-def java_class(work):
-    if not os.path.exists(f"{work}/Churn.class"):
-        subprocess.run([need("javac", "default-jdk-headless"), "-d", work, f"{HERE}/Churn.java"], check=True)
-
-
-def java(collector, rounds, short=False, fits=False):
-    return Program(
-        f"java_{collector.lower()}" + ("_short" if short else ""),
-        lambda work: [os.path.realpath(need("java", "default-jdk-headless")), f"-XX:+Use{collector}GC", "-Xmx400m",
-                      "-cp", work, "Churn", str(rounds), "150000"],
-        setup=java_class,
-        short=short,
-        fits=fits,
-    )
-
-
-def cc1plus(count, **more):
-    name = f"templates{count}"
-
-    def command(work):
-        compiler = subprocess.run([need("g++", "g++"), "-print-prog-name=cc1plus"],
-                                  capture_output=True, text=True, check=True).stdout.strip()
-        return [compiler, "-quiet", "-O1", "-frandom-seed=1", f"{work}/{name}.cc", "-o", f"{work}/{name}.s"]
-
-    return Program(f"cc1plus{count}", command, setup=generate(f"{name}.cc", template_file(count)),
-                   files={f"{name}.s": digest}, **more)
-
-
-def sort(megabytes, **more):
-    """The buffer is larger than the file's memory at half: the file is larger than the limit."""
-    name = f"lines{megabytes}"
-    return Program(
-        f"sort{megabytes}",
-        lambda work: [need("sort", "coreutils"), "-S", f"{megabytes * 5 // 4}M", "--parallel=2", "-T", work,
-                      "-o", f"{work}/{name}.sorted", f"{work}/{name}"],
-        setup=generate(name, lines_file(megabytes)),
-        files={f"{name}.sorted": digest},
-        **more,
-    )
-
-
-def stress(name, *args, short=False):
-    return Program(
-        f"stress_{name}",
-        lambda work: [need("stress-ng", "stress-ng"), "--temp-path", work, f"--{name}", "1", *args, "--verify"],
-        stdout=stress_verdict,
-        short=short,
-        can_fit=False,  # its workers are forked
-    )
-
-
-def programs():
-    jemalloc = dict(source="heap", flags=("-ljemalloc",))
-    return [
-        Program("objects", lambda work: [os.path.realpath(sys.executable), f"{HERE}/objects.py", "90000"],
-                fits=True),
-        Program("objects_short", lambda work: [os.path.realpath(sys.executable), f"{HERE}/objects.py", "20000"],
-                short=True),
-        cpython("test_gc"),
-        cpython("test_threading"),
-        cpython("test_mmap"),
-        cpython("test_dict", short=True),
-        cpython("test_bytes"),
-        cpython("test_re"),
-        cpython("test_json"),
-        cpython("test_sqlite3", short=True),
-        cpython("test_signal"),
-        cpython("test_faulthandler"),
-        sort(240),
-        sort(80, short=True),
-        cc1plus(500),
-        cc1plus(100, short=True),
-        Program("sqlite", lambda work: [need("sqlite3", "sqlite3"), "-bail", ":memory:"], stdin="build.sql",
-                short=True),
-        java("Serial", 20, fits=True),
-        java("G1", 20),
-        java("Parallel", 20),
-        java("Serial", 8, short=True),
-        Program("node", lambda work: [os.path.realpath(need("node", "nodejs")), f"{HERE}/churn.js", "12", "60000"]),
-        Program("node_short", lambda work: [os.path.realpath(need("node", "nodejs")), f"{HERE}/churn.js", "8", "20000"],
-                short=True),
-        Program("perl", lambda work: [need("perl", "perl"), f"{HERE}/hash.pl", "400000"]),
-        Program("perl_short", lambda work: [need("perl", "perl"), f"{HERE}/hash.pl", "100000"], short=True),
-        c_program("heap"),
-        c_program("heap_jemalloc", **jemalloc, short=True, fits=True),
-        c_program("nolibc", short=True),
-        c_program("thread_ends", short=True),
-        c_program("moves", short=True),
-        c_program("forks_once", over=16 * MIB, short=True, can_fit=False),  # children get what is stored
-        c_program("fresh_writer", "1G"),
-        c_program("fresh_writer", "256M", entry="fresh_writer_short", short=True),
-        c_program("populate", "1G"),
-        c_program("populate", "256M", entry="populate_short", short=True),
-        Program("read_file", lambda work: [f"{work}/read_file", f"{work}/lines1024"],
-                setup=both(compiled("read_file"), generate("lines1024", lines_file(1024)))),
-        Program("read_file_short", lambda work: [f"{work}/read_file", f"{work}/lines80"],
-                setup=both(compiled("read_file"), generate("lines80", lines_file(80))), short=True),
-        c_program("small_steps", "1G", mappings=2000),
-        c_program("small_steps", "256M", entry="small_steps_short", mappings=2000, short=True),
-        c_program("incompressible", "256M", slow_limit=5, can_fit=False),
-        c_program("incompressible", "64M", entry="incompressible_short", short=True),
-        c_program("gather", "1G", "100000"),
-        c_program("gather", "1G", "50000000", entry="gather_long", fits=True),
-        Program("true", lambda work: ["true"], fits=True),
-        stress("vm", "--vm-bytes", "64M", "--vm-method", "all", "--vm-ops", "20000"),
-        stress("mmap", "--mmap-bytes", "64M", "--mmap-ops", "20"),
-        stress("mremap", "--mremap-bytes", "32M", "--mremap-ops", "40"),
-        stress("madvise", "--madvise-ops", "200"),
-        stress("brk", "--brk-ops", "100000", short=True),
-        stress("malloc", "--malloc-bytes", "64K", "--malloc-max", "2000", "--malloc-ops", "50000"),
-        stress("bigheap", "--bigheap-growth", "1M", "--bigheap-ops", "400"),
-    ]
 
 
 # ---- one run ------------------------------------------------------------------------------
@@ -331,11 +58,17 @@ class Result:
     stderr: bytes
     stats: dict = field(default_factory=dict)
     oom_kills: int = 0
-    managed_pss: int = 0  # the largest sample, where asked for
+    peak: Sample = None  # where sampled: the largest
+    worst: Sample = None  # and that which had most for so many processes
+    processes: int = 1  # most at once, where sampled
+    left: list = field(default_factory=list)  # of a tree: who was there for long after its end
 
     def mappings(self):
         found = re.search(rb"^mappings (\d+)$", self.stderr, re.M)
         return int(found.group(1)) if found else None
+
+    def notes(self):
+        return re.findall(r"^note: (.*)$", self.stderr.decode(errors="replace"), re.M)
 
 
 def status_words(raw):
@@ -343,78 +76,73 @@ def status_words(raw):
     return code if code >= 0 else f"signal {-code}"
 
 
-def managed_pss(pid):
-    """PSS in bytes of what Octavo answers for: private anonymous memory that can be read and written,
-    its own pool and tables included, without stacks. The program stands still meanwhile: a page that
-    leaves one mapping and comes to another would count twice."""
-    total, counts = 0, False
-    try:
-        os.kill(pid, signal.SIGSTOP)
-        with open(f"/proc/{pid}/smaps") as smaps:
-            for line in smaps:
-                words = line.split()
-                if "-" in words[0] and not words[0].endswith(":"):
-                    anonymous = words[4] == "0" and (len(words) == 5 or words[5] == "[heap]" or words[5][:6] == "[anon:")
-                    counts = words[1] == "rw-p" and anonymous
-                elif counts and words[0] == "Pss:":
-                    total += int(words[1]) * 1024
-    except (OSError, ValueError):
-        pass  # it has just ended
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
-    return total
-
-
-def wait(pid, timeout, sample=None):
-    """(status, rusage); past the timeout its whole session is killed. Calls `sample` now and then."""
+def wait(tree, timeout, watched):
+    """(status, rusage) of its first; past the timeout all are killed. Samples now and then if `watched`."""
     deadline = time.monotonic() + timeout
     pause = 0.001
     while True:
-        done, raw, usage = os.wait4(pid, os.WNOHANG)
+        done, raw, usage = os.wait4(tree.first, os.WNOHANG)
         if done:
             return status_words(raw), usage
         if time.monotonic() > deadline:
-            os.killpg(pid, signal.SIGKILL)
-            return "timeout", os.wait4(pid, 0)[2]
+            tree.end(0)
+            return "timeout", os.wait4(tree.first, 0)[2]
         begin = time.monotonic()
-        if sample:
-            sample()
-        time.sleep(max(pause, 4 * (time.monotonic() - begin)))
-        pause = min(pause * 1.5, 0.02)
+        if watched:
+            watched.sample()
+        time.sleep(max(pause, (watched.rest if watched else 0) * (time.monotonic() - begin)))
+        pause = min(pause * 1.5, 0.01)
 
 
-def run_once(program, work, prefix, timeout, cgroup=None, stats=None, pss=False):
-    """One run, `prefix` before the program's own command."""
+def statistics_of(path, patience):
+    """What Octavo has written there; after so many seconds without a word: nothing. (Where other work keeps the
+    CPUs, a program ends before its statistics are told.)"""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            with open(path) as f:
+                return json.load(f)
+        except (FileNotFoundError, json.JSONDecodeError):
+            if time.monotonic() > deadline:
+                return {}
+        time.sleep(0.02)
+
+
+def run_once(program, work, prefix, timeout, cgroup=None, stats=None, watch=None):
+    """One run, `prefix` before the program's own command; `watch` is One, Tree or None."""
     for name in program.files:
         if os.path.exists(f"{work}/{name}"):
             os.unlink(f"{work}/{name}")
-    argv = prefix + program.command(work)
+    argv = (program.before(work) if program.before else []) + prefix + program.command(work)
     environment = dict(os.environ, LC_ALL="C", TMPDIR=work, PYTHONHASHSEED="0")
     with open(f"{work}/stdout", "wb") as out, open(f"{work}/stderr", "wb") as err, \
             open(os.path.join(HERE, program.stdin), "rb") as stdin:
         begin = time.monotonic()
         child = subprocess.Popen(argv, stdin=stdin, stdout=out, stderr=err, cwd=work, env=environment,
                                  start_new_session=True, preexec_fn=cgroup.enter if cgroup else None)
-        samples = [0]
-        sample = (lambda: samples.append(managed_pss(child.pid))) if pss else None
+        tree = Tree(child.pid)
+        watched = tree if watch is Tree else watch(child.pid) if watch else None
         try:
-            status, usage = wait(child.pid, timeout, sample)
+            status, usage = wait(tree, timeout, watched)
         except BaseException:
-            os.killpg(child.pid, signal.SIGKILL)
+            tree.end(0)
             raise
         wall = time.monotonic() - begin
         child.returncode = 0  # reaped here, not by subprocess
+    left = tree.end(5) if watch is Tree else []
     with open(f"{work}/stdout", "rb") as f:
         compared = {"stdout": program.stdout(f.read())}
     for name, look in program.files.items():
         path = f"{work}/{name}"
         compared[name] = look(path) if os.path.exists(path) else b"(no such file)"
     with open(f"{work}/stderr", "rb") as f:
-        result = Result(status, wall, usage.ru_maxrss * 1024, compared, f.read(), managed_pss=max(samples))
-    if stats and os.path.exists(stats):
-        with open(stats) as f:
-            result.stats = json.loads(f.read() or "{}")
+        result = Result(status, wall, usage.ru_maxrss * 1024, compared, f.read(), left=left)
+    if watched:
+        result.peak, result.worst, result.processes = watched.peak, watched.worst, watched.processes
+    if watch is Tree:
+        result.peak_bytes = tree.peak.bytes
+    if stats:
+        result.stats = statistics_of(stats, patience=5 if program.managed else 0)
     if cgroup:
         result.oom_kills = cgroup.oom_kills()
     return result
@@ -446,6 +174,8 @@ def judge(program, plain, run):
         here, alone = run.mappings(), plain.mappings()
         if here is None or alone is None or here > alone + program.mappings:
             wrong.append(f"{here} mappings, alone {alone}, at most {program.mappings} more are allowed")
+    if run.left and not plain.left:
+        wrong.append(f"five seconds after its end there still were {', '.join(run.left)}")
     over = run.stats.get("exceeded_bytes", 0)
     if program.over is not None and over > program.over:
         wrong.append(f"{over // MIB} MiB over the limit, at most {program.over // MIB} are allowed")
@@ -453,9 +183,19 @@ def judge(program, plain, run):
 
 
 def over_budget(program, limit, run):
-    """What is wrong with the run's largest sample of PSS. Data that do not compress may go over."""
-    if run.managed_pss > limit + PSS_SLACK and not program.name.startswith("incompressible"):
-        return [f"managed PSS {run.managed_pss // MIB} MiB, more than the limit of {limit // MIB} + 16"]
+    """What is wrong with the run's worst sample. Data that do not compress may go over."""
+    if run.worst and run.worst.over(limit) > 0 and not program.name.startswith("incompressible"):
+        worst = run.worst
+        return [f"{worst.bytes // MIB} MiB in {worst.processes} processes ({worst.parts}), "
+                f"more than the limit of {limit // MIB} + 16 for each"]
+    return []
+
+
+def unmanaged(program, run):
+    """What is wrong with whom Octavo says to have managed."""
+    managed = run.stats.get("processes", 0)
+    if program.managed and managed < program.managed:
+        return [f"{managed} processes were managed, at least {program.managed} should have been"]
     return []
 
 
@@ -484,20 +224,26 @@ class Runner:
         self.options = options
         self.work = work
         self.rows = []
+        self.tells_stats = "{stats}" in options.under
+        self.watch = Tree if options.trees else One if options.pss else None
 
     def prefix(self, limit, stats):
         filled = self.options.under.format(root=ROOT, limit=f"{limit // MIB}M", stats=stats)
         return shlex.split(filled)
 
-    def under(self, program, limit, timeout, number):
-        stats = f"{self.work}/stats.json"
-        if os.path.exists(stats):
+    def under(self, program, limit, processes, timeout, number):
+        stats = f"{self.work}/stats.json" if self.tells_stats else None
+        if stats and os.path.exists(stats):
             os.unlink(stats)
         prefix = self.prefix(limit, stats)
         if not self.options.cgroup:
-            return run_once(program, self.work, prefix, timeout, stats=stats, pss=self.options.pss)
-        with Cgroup(f"octavo-programs-{os.getpid()}-{number}", limit + 64 * MIB) as cgroup:
-            return run_once(program, self.work, prefix, timeout, cgroup, stats)
+            return run_once(program, self.work, prefix, timeout, stats=stats, watch=self.watch)
+        room = limit + 64 * MIB + 24 * MIB * (processes - 1)
+        with Cgroup(f"octavo-programs-{os.getpid()}-{number}", room) as cgroup:
+            return run_once(program, self.work, prefix, timeout, cgroup, stats, watch=self.watch)
+
+    def alone(self, program):
+        return run_once(program, self.work, [], 900, watch=Tree if self.options.trees else None)
 
     def program(self, program):
         """Runs one program; returns its row."""
@@ -505,7 +251,7 @@ class Runner:
         try:
             if program.setup:
                 program.setup(self.work)
-            plain = run_once(program, self.work, [], 900)
+            plain = self.alone(program)
         except (SetupError, OSError, subprocess.CalledProcessError) as e:
             row.update(runs=1, failed=1, problems=[f"not set up: {e}"])
             return row
@@ -517,11 +263,13 @@ class Runner:
         plains, walls, runs = [plain.wall_s], [], []
         for number in range(self.options.times):
             if self.options.fits and number:
-                plains.append(run_once(program, self.work, [], 900).wall_s)
-            run = self.under(program, limit, 60 + 30 * plain.wall_s, f"{program.name}-{number}")
+                plains.append(self.alone(program).wall_s)
+            run = self.under(program, limit, plain.processes, 60 + 30 * plain.wall_s, f"{program.name}-{number}")
             runs.append(run)
             walls.append(run.wall_s)
-            problems = judge(program, plain, run) + (over_budget(program, limit, run) if self.options.pss else [])
+            problems = judge(program, plain, run) + over_budget(program, limit, run)
+            if self.tells_stats:
+                problems += unmanaged(program, run)
             row["runs"] += 1
             row["failed"] += bool(problems)
             row["problems"] += [f"run {number + 1}: {p}" for p in problems]
@@ -536,8 +284,12 @@ class Runner:
             under_peak_bytes=max(r.peak_bytes for r in runs),
             mappings=max((r.mappings() or 0 for r in runs), default=0),
             oom_kills=sum(r.oom_kills for r in runs),
-            managed_pss_bytes=max(r.managed_pss for r in runs),
+            managed_pss_bytes=max(r.peak.bytes if r.peak else 0 for r in runs),
+            worst_bytes=max((r.worst.over(limit) for r in runs if r.worst), default=None),
+            processes=max(r.processes for r in runs),
+            exceeded_bytes=max(r.stats.get("exceeded_bytes", 0) for r in runs),
             stats=runs[-1].stats,
+            notes=[f"{who}: {note}" for who, run in [("alone", plain), *(("under", run) for run in runs)] for note in run.notes()],
         )
         problems = misfits(row) if self.options.fits else []
         row["failed"] += bool(problems)
@@ -549,8 +301,8 @@ class Runner:
             shutil.copy(f"{self.work}/{name}", f"{self.options.keep}/{program.name}-{number + 1}.{name}")
 
     def all(self, chosen):
-        header = ("program", "plain s", "under s", "times", "peak MiB", "limit", "under", "faults", "over", "verdict")
-        form = "{:<20} {:>8} {:>8} {:>6} {:>9} {:>6} {:>6} {:>9} {:>6}  {}"
+        header = ("program", "plain s", "under s", "times", "peak MiB", "limit", "under", "faults", "over", "worst", "verdict")
+        form = "{:<20} {:>8} {:>8} {:>6} {:>9} {:>6} {:>6} {:>9} {:>6} {:>6}  {}"
         self.say(form.format(*header))
         for program in chosen:
             row = self.program(program)
@@ -561,11 +313,12 @@ class Runner:
                 self.say(form.format(
                     program.name, f"{row['plain_s']:.2f}", f"{row['under_s']:.2f}", f"{row['ratio']:.2f}",
                     row["plain_peak_bytes"] // MIB, row["limit_bytes"] // MIB, row["under_peak_bytes"] // MIB,
-                    stats.get("faults", "-"), stats.get("exceeded_bytes", 0) // MIB or "-", verdict))
-                if self.options.pss:
-                    self.say(f"    managed PSS at most {row['managed_pss_bytes'] // MIB} MiB")
+                    stats.get("faults", "-"), row["exceeded_bytes"] // MIB or "-",
+                    "-" if row["worst_bytes"] is None else -(-row["worst_bytes"] // MIB), verdict))
             else:
-                self.say(form.format(program.name, *["-"] * 8, verdict))
+                self.say(form.format(program.name, *["-"] * 9, verdict))
+            for note in row.get("notes", []):
+                self.say(f"    {note}")
             for problem in row["problems"][:5]:
                 self.say(f"    {problem}")
 
@@ -582,6 +335,7 @@ def machine():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--under", default=UNDER, help="command before each program (default: %(default)s)")
+    parser.add_argument("--trees", action="store_true", help="the trees of processes; all together are sampled")
     parser.add_argument("--short", action="store_true", help="a small program of each kind")
     parser.add_argument("--only", help="names, with commas")
     parser.add_argument("--without", default="", help="names, with commas")
@@ -598,7 +352,7 @@ def main():
     options.times = options.times or (5 if options.fits else 1)
     options.limit_share = options.limit_share or (2 if options.fits else 0.5)
 
-    everything = programs()
+    everything = trees() if options.trees else singles()
     names = {p.name for p in everything}
     only = options.only.split(",") if options.only else None
     for name in (only or []) + [n for n in options.without.split(",") if n]:
@@ -617,10 +371,11 @@ def main():
     if options.keep:
         os.makedirs(options.keep, exist_ok=True)
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended too
     runner = Runner(options, options.work)
     try:
         runner.all(chosen)
-    except CgroupError as e:
+    except (CgroupError, FileNotFoundError) as e:
         print(f"run.py: {e}", file=sys.stderr)
         return 2
     passed = sum(r["runs"] - r["failed"] for r in runner.rows)

@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""Programs under Octavo and under the kernel's swap to zram, at the same total memory, in one run.
+
+The kernel's side is a throw-away memory cgroup and a throw-away zram device. What it takes in all is the
+cgroup's limit and the most that the device used; the limit is sought so that this comes to `--share` of the
+program's peak, and the median of what it came to is Octavo's limit. Octavo, the kernel and the program
+alone take turns. Needs root: it makes swap and cgroups, and removes them.
+
+    tests/programs/against.py                             the list, at half of their peaks
+    tests/programs/against.py --only sort240 --times 3 --share 0.35
+    tests/programs/against.py --against lz4,lzo-rle --json
+
+ratio: Octavo's wall time over that of the kernel's better side; 0 where the kernel killed the program in a
+cgroup as large as all the memory, or a part of it. Last line: "against: N slower than the kernel, median
+ratio R".
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+from cgroup import Cgroup, CgroupError
+from program import MIB, SetupError
+from run import UNDER, Runner, machine, run_once
+from singles import singles
+
+LIST = ("objects", "java_g1", "java_serial", "node", "sort240", "cc1plus500", "sqlite", "perl", "heap_jemalloc")
+CONTROL = pathlib.Path("/sys/class/zram-control")
+PATIENCE = 900  # seconds
+SEEK = 4  # runs of the kernel's side to find its limit, at most
+CLOSE = 0.03  # of the memory wanted
+LEAST = 8 * MIB  # of the kernel's limit
+
+
+class Zram:
+    """A device of its own as the first swap, while the context lasts."""
+
+    def __init__(self, algorithm, size):
+        self.algorithm, self.size = algorithm, size
+
+    def __enter__(self):
+        if not CONTROL.exists():
+            raise CgroupError("this kernel has no zram, or not yet: modprobe zram")
+        self.number = int((CONTROL / "hot_add").read_text())
+        self.device, node = pathlib.Path(f"/sys/block/zram{self.number}"), f"/dev/zram{self.number}"
+        try:
+            (self.device / "comp_algorithm").write_text(self.algorithm)
+            (self.device / "disksize").write_text(str(self.size))
+            subprocess.run(["mkswap", node], check=True, capture_output=True)
+            subprocess.run(["swapon", "-p", "32767", node], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as why:
+            self.remove()
+            raise CgroupError(f"zram with {self.algorithm} cannot be made swap: {why}") from why
+        return self
+
+    def __exit__(self, *_):
+        subprocess.run(["swapoff", f"/dev/zram{self.number}"], capture_output=True)
+        self.remove()
+
+    def remove(self):
+        with contextlib.suppress(OSError):
+            (self.device / "reset").write_text("1")
+        (CONTROL / "hot_remove").write_text(str(self.number))
+
+    def most_used(self):
+        """Bytes of memory it took at most since the last time this was asked."""
+        most = int((self.device / "mm_stat").read_text().split()[4])
+        (self.device / "mem_used_max").write_text("0")
+        return most
+
+
+class Contest:
+    """One program, and what each side made of it."""
+
+    def __init__(self, program, options):
+        self.program, self.options = program, options
+        self.runner = Runner(options, options.work)
+        if program.setup:
+            program.setup(options.work)
+        self.alone = run_once(program, options.work, [], PATIENCE)
+        self.wanted = int(self.alone.peak_bytes * options.share)
+
+    def is_right(self, run):
+        return run.status == self.alone.status and run.compared == self.alone.compared
+
+    def wall(self, run):
+        """Seconds; no end of them for a run that was killed or is wrong."""
+        return run.wall_s if self.is_right(run) else math.inf
+
+    def kernel(self, zram, limit):
+        """A run in a cgroup of `limit` bytes, and the memory that it took in all."""
+        zram.most_used()
+        with Cgroup(f"octavo-against-{os.getpid()}", limit, swaps=True) as cgroup:
+            run = run_once(self.program, self.options.work, [], PATIENCE, cgroup)
+        return run, limit + zram.most_used()
+
+    def seek(self, zram):
+        """The limit with which the kernel's side takes as much memory as is wanted; a larger one where it
+        kills the program at that."""
+        limit = int(self.wanted * 0.65)
+        for _ in range(SEEK):
+            run, total = self.kernel(zram, limit)
+            if not self.is_right(run):
+                limit = (limit + self.wanted) // 2
+            elif abs(total - self.wanted) < CLOSE * self.wanted:
+                break
+            else:
+                limit = max(LEAST, limit - int((total - self.wanted) * 0.7))
+        return limit
+
+    def peer(self, algorithm):
+        """Walls, and bytes in all, of the kernel's side with one of zram's algorithms."""
+        with Zram(algorithm, 2 * self.alone.peak_bytes + 64 * MIB) as zram:
+            limit = self.seek(zram)
+            runs = [self.kernel(zram, limit) for _ in range(self.options.times)]
+        totals = [total if self.is_right(run) else self.wanted for run, total in runs]
+        return [self.wall(run) for run, _ in runs], totals
+
+    def octavo(self, memory):
+        """Walls of the program alone and under Octavo, in turns."""
+        alone, under = [self.alone.wall_s], []
+        for number in range(self.options.times):
+            if number:
+                alone.append(run_once(self.program, self.options.work, [], PATIENCE).wall_s)
+            run = self.runner.under(self.program, memory, 1, PATIENCE, f"{self.program.name}-{number}")
+            under.append(self.wall(run))
+        return alone, under
+
+    def row(self):
+        walls, totals = {}, []
+        for algorithm in self.options.against:
+            walls[f"zram_{algorithm}"], totals[len(totals):] = self.peer(algorithm)
+        memory = int(statistics.median(totals)) // MIB * MIB
+        kernel = min(statistics.median(each) for each in walls.values())
+        walls["alone"], walls["octavo"] = self.octavo(memory)
+        row = {"program": self.program.name, "share": self.options.share, "total_memory_bytes": memory}
+        for who, each in walls.items():
+            row |= {f"{who}_s": number(statistics.median(each)), f"{who}_most_s": number(max(each))}
+        octavo = statistics.median(walls["octavo"])
+        return row | {"kernel_s": number(kernel), "ratio": number(octavo / kernel if octavo < math.inf else math.inf)}
+
+
+def number(value):
+    """What JSON has for it: nothing for a side that was killed."""
+    return None if math.isinf(value) else round(value, 3)
+
+
+def words(value):
+    return "killed" if value is None else f"{value:.2f}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--under", default=UNDER, help="command before each program (default: %(default)s)")
+    parser.add_argument("--only", default=",".join(LIST), help="names of tests/programs/run.py, with commas")
+    parser.add_argument("--times", type=int, default=5, help="runs of each side (%(default)s)")
+    parser.add_argument("--share", type=float, default=0.5, help="memory as a share of the peak (%(default)s)")
+    parser.add_argument("--against", default="lz4", help="zram's algorithms, with commas (%(default)s)")
+    parser.add_argument("--work", default="/tmp/octavo-against", help="directory for data files (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="one object on stdout, the table on stderr")
+    options = parser.parse_args()
+    options.against = options.against.split(",")
+    options.trees = options.pss = options.cgroup = False
+    os.makedirs(options.work, exist_ok=True)
+    everything = {program.name: program for program in singles()}
+    out = sys.stderr if options.json else sys.stdout
+    form = "{:<16} {:>7} {:>8} {:>9} {:>9} {:>7}"
+    print(form.format("program", "MiB", "alone s", "kernel s", "octavo s", "ratio"), file=out, flush=True)
+    rows = []
+    for name in options.only.split(","):
+        if name not in everything:
+            parser.error(f"no program is called '{name}' (see tests/programs/run.py --list)")
+        try:
+            row = Contest(everything[name], options).row()
+        except (SetupError, CgroupError, OSError, subprocess.CalledProcessError) as why:
+            print(f"against: {name}: {why}", file=sys.stderr)
+            return 2
+        rows.append(row)
+        print(form.format(name, row["total_memory_bytes"] // MIB, *map(words, (row["alone_s"], row["kernel_s"],
+                          row["octavo_s"], row["ratio"]))), file=out, flush=True)
+    if options.json:
+        print(json.dumps({"bench": "programs-against", "machine": machine(), "rows": rows}))
+    ratios = [math.inf if row["ratio"] is None else row["ratio"] for row in rows]
+    slower = sum(ratio > 1.03 for ratio in ratios)
+    print(f"against: {slower} slower than the kernel, median ratio {statistics.median(ratios):.2f}", file=out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
