@@ -39,7 +39,7 @@ impl Pager {
             };
             for event in read.iter().flatten() {
                 self.apply(worker, &mut changes, event);
-                self.follow_held(&mut changes, |what| !self.is_known(&what.target()));
+                self.follow_held(worker, &mut changes, |what| !self.is_known(&what.target()));
             }
             // Nobody may look before a move that was told too soon is followed.
             if !changes.has_held() {
@@ -47,7 +47,7 @@ impl Pager {
             }
             if self.program.is_settled() {
                 // What we know at its target is no memory of the program's any more.
-                self.follow_held(&mut changes, |_| true);
+                self.follow_held(worker, &mut changes, |_| true);
                 return;
             }
             task::yield_now();
@@ -142,9 +142,15 @@ impl Pager {
 
     /// Follows the moves that were held and are `ready`. The thread has gone on since: whether the
     /// target is still there is for the watch to find out, who lists it anew.
-    fn follow_held(&self, changes: &mut Changes, ready: impl Fn(Move) -> bool) {
+    fn follow_held(
+        &self,
+        worker: &mut Worker,
+        changes: &mut Changes,
+        ready: impl Fn(Move) -> bool,
+    ) {
         while let Some(what) = changes.release(&ready) {
             // Where it was known until now, that was of memory that is gone.
+            self.give_span_first(worker, &what.target());
             self.forget_span(&what.target());
             self.moved(what);
             self.note_unlisted(what.target());
@@ -183,6 +189,7 @@ impl Pager {
                 lost = true;
                 return;
             };
+            self.give_zeros_first(address);
             self.move_word(cell, target, word, address);
         });
         if lost {

@@ -477,7 +477,9 @@ impl Pager {
         (taken.was, taken.count, taken.refused) = ([None; BATCH], 0, [None; BATCH]);
         let mut copies = 0;
         let scan = self.program.taken(staging, taken.pages, |at| {
-            let Some(cell) = self.table.get(staging.address_of(at)) else { return };
+            let address = staging.address_of(at);
+            let Some(cell) = self.table.get(address) else { return };
+            self.give_zeros_first(address);
             let place = cell.replace(Word::new(Place::Parked(*base + at as u32))).place();
             copies += i64::from(matches!(place, Place::Kept(_)));
             taken.was[at] = Some(place);

@@ -157,6 +157,14 @@ impl Steps {
         self.wiped().iter().map(Some).chain(removed)
     }
 
+    /// Whether the child has moved memory to `address`.
+    fn has_moved_to(&self, address: usize) -> bool {
+        self.events.iter().take(self.len).flatten().any(|event| match event {
+            Event::Remap { to, len, .. } => (*to..to + len).contains(&address),
+            _ => false,
+        })
+    }
+
     /// Whether the child has made no children and moved nothing, and what is gone fits in a letter.
     fn is_simple(&self) -> bool {
         self.waits == 0
@@ -355,7 +363,11 @@ impl Pager {
                 Some(Event::Fault { address, .. }) => address & !(PAGE_SIZE - 1),
                 Some(event) => {
                     self.note_step(&mut child.steps, event);
-                    continue;
+                    if child.steps.is_simple() {
+                        continue;
+                    }
+                    // From now on its addresses are not ours.
+                    return Tended::Fill;
                 }
             };
             let good = match self.program.ring_at(page) {
@@ -436,12 +448,11 @@ impl Pager {
         }
     }
 
-    /// As [`Pager::give_first`], of `pages` pages from `address` on that were never written: what is written
-    /// here from now on is not the child's.
-    pub(crate) fn give_zeros_first(&self, address: usize, pages: usize) {
+    /// As [`Pager::give_first`], of a page of which nothing is stored, and now will be: a child that has not
+    /// inherited it has zeros there. What is written here, mapped or moved to there is not the child's.
+    pub(crate) fn give_zeros_first(&self, address: usize) {
         if !NURSERY.is_empty() {
-            (0..pages)
-                .for_each(|n| self.give_content_first(address + n * PAGE_SIZE, Content::Zeros));
+            self.give_content_first(address, Content::Zeros);
         }
     }
 
@@ -485,15 +496,16 @@ impl Pager {
     }
 
     /// Tells a child that it has everything: its userfaultfd is about to be closed. Its helper may be about
-    /// to ring, with a copy of that, and would wait for ever.
+    /// to ring, with a copy of that, and would wait for ever. A child that was not announced has no pages to
+    /// ring with, and may have moved memory of its own to where they would be.
     fn let_go(&self, child: &Uffd, steps: &mut Steps) {
         let page = Letter::new(Letter::FILLED, -1, [].iter()).page();
         for bell in Ring::ALL.map(|ring| self.program.bell(ring)) {
-            // Most children have no such page.
-            while let Err(Stopped { errno: Errno::EAGAIN | Errno::ENOMEM, .. }) =
-                child.copy(bell, &page, Waiters::Wake)
-            {
-                self.follow(child, steps);
+            while !steps.has_moved_to(bell) {
+                match child.copy(bell, &page, Waiters::Wake).map_err(|stopped| stopped.errno) {
+                    Err(Errno::EAGAIN | Errno::ENOMEM) => self.follow(child, steps),
+                    _ => break,
+                }
             }
             let _ = child.wake(bell..bell + PAGE_SIZE);
         }

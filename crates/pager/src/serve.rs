@@ -156,7 +156,6 @@ impl Pager {
     fn give_fresh(&self, worker: &mut Worker, fault: Fault) -> Answer {
         self.counters.fresh_faults.add(1);
         let pages = self.fresh_ahead(worker, fault.page);
-        self.give_zeros_first(fault.page, pages);
         // To who only reads as well: the page that the kernel has for zeros would cost nothing, but when
         // such memory is written, it grows as fast as it can without a fault that could wait.
         let zeros = ZEROS.get(..pages * PAGE_SIZE).unwrap_or(&ZEROS);
