@@ -120,7 +120,7 @@ impl Pager {
         }
     }
 
-    fn forget(&self, cell: Cell<'_>) {
+    pub(crate) fn forget(&self, cell: Cell<'_>) {
         match cell.replace(Word::FRESH).place() {
             Place::Stored(slot) => self.store.free(&[slot]),
             Place::Kept(slot) => {

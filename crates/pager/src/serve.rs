@@ -9,7 +9,7 @@
 //! |---|---|
 //! | fresh | zeros: for a write a page of its own, and more ahead of a writer that goes on in order |
 //! | stored | its unit is decoded once, and the neighbours that are only there come along |
-//! | kept | it came back already, for another thread: wake |
+//! | kept | it came back already, for another thread: wake; or it was discarded since: zeros |
 //! | parked | copied out of staging |
 
 use crate::evict::Evicted;
@@ -138,8 +138,19 @@ impl Pager {
             Place::Leaving => self.give_discarded(worker, fault),
             Place::Stored(slot) => self.give_stored(worker, fault, slot),
             Place::Parked(at) => self.give_parked(fault, at),
-            Place::Kept(_) => Answer::Done(fault.span()),
+            Place::Kept(_) if self.program.is_there(fault.page) => Answer::Done(fault.span()),
+            Place::Kept(_) => self.lose_kept(fault),
         }
+    }
+
+    /// A fault on a page that came back and is gone again: a discard that was told before it came back has
+    /// happened since.
+    fn lose_kept(&self, fault: Fault) -> Answer {
+        let _change = start::REST.change();
+        if let Some(cell) = self.table.get(fault.page) {
+            self.forget(cell);
+        }
+        Answer::Again
     }
 
     /// A fault on a page that was being discarded: it is gone now, and new contents begin.
