@@ -11,7 +11,7 @@
 //! Moves and unmaps of several threads may be told in another order than they happened in:
 //! [`crate::changes`] finds the true one.
 
-use crate::changes::{Changes, Move};
+use crate::changes::{Changes, Memory, Move, Told};
 use crate::pager::{Pager, Worker};
 use crate::regions::Span;
 use crate::serve::Fault;
@@ -30,24 +30,24 @@ impl Pager {
         let _gate = self.gate.write();
         let _change = start::REST.change();
         let mut changes = self.changes.lock();
-        if !changes.is_empty() && self.program.is_settled() {
-            changes.settle();
-        }
         loop {
             let Ok(read) = self.program.read(&mut events) else {
                 self.die("the userfaultfd cannot be read")
             };
             for event in read.iter().flatten() {
-                self.apply(worker, &mut changes, event);
-                self.follow_held(worker, &mut changes, |what| !self.is_known(&what.target()));
+                self.hear(worker, &mut changes, event);
             }
-            // Nobody may look before a move that was told too soon is followed.
-            if !changes.has_held() {
+            while let Some(told) = changes.next(self) {
+                self.follow_told(worker, told);
+            }
+            // Nobody may look while something that was told is not followed.
+            if changes.is_empty() {
                 return;
             }
             if self.program.is_settled() {
-                // What we know at its target is no memory of the program's any more.
-                self.follow_held(worker, &mut changes, |_| true);
+                while let Some(told) = changes.next_of_all(self) {
+                    self.follow_told(worker, told);
+                }
                 return;
             }
             task::yield_now();
@@ -63,41 +63,47 @@ impl Pager {
         task::yield_now();
     }
 
-    fn apply(&self, worker: &mut Worker, changes: &mut Changes, event: &Event) {
-        if !matches!(event, Event::Fault { .. }) {
-            self.counters.events.add(1);
-        }
-        match event {
+    fn hear(&self, worker: &mut Worker, changes: &mut Changes, event: &Event) {
+        let told = match event {
             Event::Fault { address, write, thread } => {
                 let page = address & !(PAGE_SIZE - 1);
                 worker.faults.push(Fault { page, write: *write, thread: *thread });
+                return;
             }
-            Event::Remove(span) => {
-                self.give_span_first(worker, span);
-                self.removed(span);
-            }
-            Event::Unmap(span) => {
-                self.give_span_first(worker, span);
-                self.leave_ranges(span);
-                if !changes.expects(span) {
-                    self.forget_span(span);
-                }
-            }
-            Event::Remap { from, to, len } => {
-                let what = Move { from: *from, to: *to, len: *len };
-                let too_soon = self.is_known(&what.target());
-                if changes.moved(what, too_soon).is_err() {
-                    self.die("more threads move memory at once than can be followed");
-                }
-                self.give_span_first(worker, &(*from..from + len));
-                if !too_soon {
-                    self.moved(what);
-                    // A full list only means that these pages are evicted no more.
-                    let _ = self.regions.lock().add(what.target());
-                }
-            }
-            Event::Fork { uffd } => self.forked(worker, *uffd),
+            Event::Remove(span) => Told::Removed(span.clone()),
+            Event::Unmap(span) => Told::Unmapped(span.clone()),
+            Event::Remap { from, to, len } => Told::Moved(Move { from: *from, to: *to, len: *len }),
+            Event::Fork { uffd } => Told::Forked(*uffd),
+        };
+        self.counters.events.add(1);
+        if changes.hear(told, self).is_err() {
+            self.die("more threads move memory at once than can be followed");
         }
+    }
+
+    fn follow_told(&self, worker: &mut Worker, told: Told) {
+        match told {
+            Told::Removed(span) => {
+                self.give_span_first(worker, &span);
+                self.removed(&span);
+            }
+            Told::Unmapped(span) => self.unmapped(worker, &span),
+            Told::Moved(what) => {
+                if self.is_known(&what.target()) {
+                    // Of memory that is gone.
+                    self.unmapped(worker, &what.target());
+                }
+                self.give_span_first(worker, &what.source());
+                self.moved(what);
+            }
+            Told::Forked(uffd) => self.forked(worker, uffd),
+        }
+    }
+
+    fn unmapped(&self, worker: &mut Worker, span: &Span) {
+        self.give_span_first(worker, span);
+        self.leave_ranges(span);
+        self.forget_span(span);
     }
 
     /// What is stored of `span` is nobody's any more.
@@ -128,32 +134,6 @@ impl Pager {
                 self.store.free(&[slot]);
             }
             Place::Fresh | Place::Leaving | Place::Parked(_) => {}
-        }
-    }
-
-    /// Whether we know of memory of the program's in `span`.
-    fn is_known(&self, span: &Span) -> bool {
-        let mut known = self.regions.lock().overlaps(span) || self.unlisted.lock().overlaps(span);
-        if !known {
-            self.table.for_each(span.clone(), |_, cell| known |= cell.load() != Word::FRESH);
-        }
-        known
-    }
-
-    /// Follows the moves that were held and are `ready`. The thread has gone on since: whether the
-    /// target is still there is for the watch to find out, who lists it anew.
-    fn follow_held(
-        &self,
-        worker: &mut Worker,
-        changes: &mut Changes,
-        ready: impl Fn(Move) -> bool,
-    ) {
-        while let Some(what) = changes.release(&ready) {
-            // Where it was known until now, that was of memory that is gone.
-            self.give_span_first(worker, &what.target());
-            self.forget_span(&what.target());
-            self.moved(what);
-            self.note_unlisted(what.target());
         }
     }
 
@@ -195,7 +175,19 @@ impl Pager {
         if lost {
             self.die("no table is left for the addresses that memory was moved to");
         }
-        self.leave_ranges(&what.source());
+        // Of the place that it left we are told once more, unless that stays mapped.
+        self.regions.lock().remove(what.source());
+        self.note_unlisted(what.source());
+        self.have_listed_again(&what.source());
+        // A full list only means that these pages are evicted no more.
+        let _ = self.regions.lock().add(what.target());
+        // It may have grown as well.
+        if let Ok(Some(mapping)) = self.maps.writable_from(to)
+            && mapping.span.contains(&to)
+            && mapping.span.end > to + len
+        {
+            self.note_unlisted(to + len..mapping.span.end);
+        }
     }
 
     /// Moves `word` from one cell to another. An evictor may be settling a parked page at this
@@ -212,5 +204,21 @@ impl Pager {
                 Err(found) => word = found,
             }
         }
+    }
+}
+
+impl Memory for Pager {
+    fn is_known(&self, span: &Span) -> bool {
+        let mut known = self.regions.lock().overlaps(span) || self.unlisted.lock().overlaps(span);
+        if !known {
+            self.table.for_each(span.clone(), |_, cell| known |= cell.load() != Word::FRESH);
+        }
+        known
+    }
+
+    fn is_mapped(&self, span: &Span) -> bool {
+        // Where that cannot be known, it may be.
+        let mapping = self.maps.any_from(span.start);
+        mapping.map_or(true, |mapping| mapping.is_some_and(|mapping| mapping.span.start < span.end))
     }
 }

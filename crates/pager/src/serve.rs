@@ -153,8 +153,12 @@ impl Pager {
         Answer::Again
     }
 
-    /// A fault on a page that was being discarded: it is gone now, and new contents begin.
+    /// A fault on a page that was being discarded: it is gone now, and new contents begin. Or it is still
+    /// there, and the fault was of before.
     fn give_discarded(&self, worker: &mut Worker, fault: Fault) -> Answer {
+        if self.program.is_there(fault.page) {
+            return Answer::Done(fault.span());
+        }
         let answer = self.give_fresh(worker, fault);
         if matches!(answer, Answer::Done(_))
             && let Some(cell) = self.table.get(fault.page)

@@ -150,7 +150,7 @@ impl<'a> Watch<'a> {
         while let Ok(Some(mapping)) = self.pager.maps.writable_from(at) {
             at = mapping.span.end;
             if self.is_theirs(&mapping) {
-                self.pager.manage(mapping.span);
+                self.pager.manage(mapping.span, |mapping| self.is_theirs(mapping));
             }
         }
     }
@@ -211,9 +211,9 @@ impl Pager {
         }
     }
 
-    /// Registers `span`, and evicts from it from now on. What cannot be registered (another
-    /// userfaultfd has it) is left alone.
-    fn manage(&self, span: Span) {
+    /// Registers the mapping that was listed as `span`, if it still is the program's, and evicts from it from
+    /// now on. What cannot be registered (another userfaultfd has it) is left alone.
+    fn manage(&self, span: Span, is_theirs: impl Fn(&Mapping) -> bool) {
         // Who holds these may be the server, which starves.
         let regions =
             || self.placement.patiently(|| self.regions.try_lock(), || self.regions.lock());
@@ -227,21 +227,39 @@ impl Pager {
             self.have_listed_again(&span);
             return;
         }
+        // It may have grown since: one that is registered in part is two mappings from then on.
+        let mapping = self.maps.writable_from(span.start).ok().flatten();
+        let Some(mapping) = mapping.filter(|m| m.span.start == span.start && is_theirs(m)) else {
+            self.have_listed_again(&span);
+            return;
+        };
+        let span = mapping.span;
         if self.program.register(span.clone()).is_err() {
             return;
         }
-        // The range may have changed since it was listed, without an event, since it was not
-        // registered; and registering passes over holes. What is mapped into a hole later would be
+        // The range may have changed even so, without an event, since it was not registered; and
+        // registering passes over holes. What is mapped into a hole later would be
         // listed without being registered. One mapping over the whole range cannot be part ours:
         // what is registered merges only with its like. And a change that is not told yet would be
         // told after the range is listed as it is since that change.
         if !(self.is_one_mapping(&span) && self.program.is_settled()) {
-            self.note_unlisted(span.clone());
+            self.note_mapped(&span);
             self.have_listed_again(&span);
         } else if regions().add(span.clone()) {
             self.unlisted.lock().remove(span);
         } else {
             self.counters.unlisted.add(1);
+        }
+    }
+
+    /// Notes what there is in `span`, which may be registered, as known.
+    fn note_mapped(&self, span: &Span) {
+        let mut at = span.start;
+        while let Ok(Some(mapping)) = self.maps.any_from(at)
+            && mapping.span.start < span.end
+        {
+            self.note_unlisted(mapping.span.start.max(at)..mapping.span.end.min(span.end));
+            at = mapping.span.end;
         }
     }
 
