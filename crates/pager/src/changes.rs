@@ -20,14 +20,14 @@
 //! - When nothing is left to be told, and something still waits, then of what lies within a move's target
 //!   something was older after all: the shortest, since it freed no more than it had to.
 //!
-//! Out of reach are two threads' changes of exactly the same addresses, both told after a third thing had
-//! moved there; and a late "unmapped" of more than there was, where something has moved since. And memory
-//! that has grown in place is known only when the watch finds it.
+//! Out of reach is who frees no more than the place that another thread moves to, and tells of it after that
+//! thread's next call; and a late "unmapped" of more than there was, where something has moved since. And
+//! memory that has grown is known only when the watch finds it.
 
 use crate::regions::Span;
 
-/// Changes that wait at once, at most.
-const MAX: usize = 1024;
+/// Changes that wait at once, at most. To find the next takes some steps for each pair of them.
+const MAX: usize = 64;
 
 /// `len` bytes have moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,10 +114,6 @@ const fn within(one: &Span, other: &Span) -> bool {
     other.start <= one.start && one.end <= other.end
 }
 
-/// More changes than a thousand wait for others to be told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TooMany;
-
 /// What was told and is not followed yet, in the order in which it was told.
 #[derive(Debug)]
 pub struct Changes {
@@ -141,15 +137,17 @@ impl Changes {
         self.len == 0
     }
 
-    /// Notes what is told.
-    ///
-    /// # Errors
-    /// When too much waits.
-    pub fn hear(&mut self, told: Told, memory: &impl Memory) -> Result<(), TooMany> {
+    /// Whether so much waits that something has to be followed, as if nothing were left to be told.
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        self.len == MAX
+    }
+
+    /// Notes what is told, unless this is full.
+    pub fn hear(&mut self, told: Told, memory: &impl Memory) {
         let stays = told.as_move().is_some_and(|what| memory.is_mapped(&what.source()));
-        *self.told.get_mut(self.len).ok_or(TooMany)? = Some((told, stays));
+        self.told[self.len] = Some((told, stays));
         self.len += 1;
-        Ok(())
     }
 
     /// What can be followed next; more may still be told.
@@ -179,7 +177,7 @@ impl Changes {
             told.frees_within(&what.target())
                 && memory.is_known(&told.span())
                 && told.as_move().is_none_or(|other| !memory.is_known(&other.target()))
-                && !self.moves(*at).any(|(_, other)| overlap(&told.span(), &other.source()))
+                && !self.moves(*at).any(|(_, other)| **told == Told::Unmapped(other.source()))
         });
         let shortest =
             may_be.min_by_key(|(at, told)| (told.span().len(), told.as_move().is_none(), *at));
@@ -203,9 +201,18 @@ impl Changes {
         let Some((told, _)) = &self.told[at] else { return false };
         match told {
             Told::Forked(_) => at == 0,
+            _ if self.overtakes_a_fork(at, told) => false,
             Told::Moved(what) if memory.is_known(&what.target()) => false,
             _ => !self.moves(at).any(|(n, earlier)| self.waits_behind(told, n, earlier, memory)),
         }
+    }
+
+    /// Whether `told`, number `at`, would be followed before a fork that was told before it, and which waits
+    /// for a move that this cannot be what that waits for.
+    fn overtakes_a_fork(&self, at: usize, told: &Told) -> bool {
+        let fork = self.each(at).find(|(_, earlier)| matches!(earlier, Told::Forked(_)));
+        let frees = |what: Move| told.frees() && overlap(&told.span(), &what.target());
+        fork.is_some_and(|(fork, _)| !self.moves(fork).any(|(_, what)| frees(what)))
     }
 
     /// The moves among the first `n`.
@@ -468,7 +475,7 @@ mod tests {
             let tell = |kernel: &mut Kernel, known: &mut Known, changes: &mut Changes, thread| {
                 if let Some(told) = kernel.tell(thread) {
                     known.mapped = kernel.lies.keys().copied().collect();
-                    changes.hear(told, known).expect("room");
+                    changes.hear(told, known);
                     known.follow_what_fits(changes);
                 }
                 if kernel.telling.iter().all(Vec::is_empty) {
@@ -514,7 +521,7 @@ mod tests {
 
     fn hear(told: &[Told], memory: &Only) -> Changes {
         let mut changes = Changes::new();
-        told.iter().for_each(|told| changes.hear(told.clone(), memory).expect("room"));
+        told.iter().for_each(|told| changes.hear(told.clone(), memory));
         changes
     }
 
@@ -526,10 +533,10 @@ mod tests {
         let memory = Only(0x1000..0x4000, PAGE.source());
         let mut changes = hear(&[Told::Moved(PAGE), next.clone()], &memory);
         assert_eq!(changes.next(&memory), None);
-        changes.hear(Told::Moved(larger), &memory).expect("room");
+        changes.hear(Told::Moved(larger), &memory);
         assert_eq!(changes.next(&memory), Some(Told::Moved(larger)));
         let gone = Told::Unmapped(larger.source());
-        changes.hear(gone.clone(), &memory).expect("room");
+        changes.hear(gone.clone(), &memory);
         assert_eq!(changes.next(&memory), Some(gone));
         let memory = Only(0..0, PAGE.source());
         assert_eq!(changes.next(&memory), Some(Told::Moved(PAGE)));
@@ -555,10 +562,7 @@ mod tests {
         ];
         let memory = Only(PAGE.target(), 0..0);
         let mut changes = hear(&[Told::Moved(PAGE)], &memory);
-        later.iter().for_each(|told| changes.hear(told.clone(), &memory).expect("room"));
-        let elsewhere = Told::Removed(0x70000..0x71000);
-        changes.hear(elsewhere.clone(), &memory).expect("room");
-        assert_eq!(changes.next(&memory), Some(elsewhere));
+        later.iter().for_each(|told| changes.hear(told.clone(), &memory));
         assert_eq!(changes.next(&memory), None);
         // Nobody tells anything more: the move is followed, whatever is known there.
         assert_eq!(changes.next_of_all(&memory), Some(Told::Moved(PAGE)));
@@ -568,10 +572,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_told_elsewhere_is_followed_at_once_unless_a_fork_waits() {
+        let (memory, elsewhere) = (Only(PAGE.target(), 0..0), Told::Removed(0x70000..0x71000));
+        let mut changes = hear(&[Told::Moved(PAGE), elsewhere.clone()], &memory);
+        assert_eq!(changes.next(&memory), Some(elsewhere.clone()));
+        let older = Told::Unmapped(PAGE.target());
+        let told = [Told::Moved(PAGE), Told::Forked(3), elsewhere.clone(), older.clone()];
+        let mut changes = hear(&told, &memory);
+        assert_eq!(changes.next(&memory), Some(older));
+        for told in &told[..3] {
+            assert_eq!(changes.next(&Only(0..0, 0..0)).as_ref(), Some(told));
+        }
+    }
+
+    #[test]
     fn a_list_that_is_full_says_so() {
-        let mut changes = Changes::new();
-        let nothing = Only(0..0, 0..0);
-        assert!((0..MAX).all(|_| changes.hear(Told::Moved(PAGE), &nothing).is_ok()));
-        assert_eq!(changes.hear(Told::Moved(PAGE), &nothing), Err(TooMany));
+        let (mut changes, nothing) = (Changes::new(), Only(0..0, 0..0));
+        while !changes.is_full() {
+            changes.hear(Told::Moved(PAGE), &nothing);
+        }
+        assert_eq!(changes.next_of_all(&nothing), Some(Told::Moved(PAGE)));
+        assert!(!changes.is_full());
     }
 }

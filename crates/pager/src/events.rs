@@ -22,6 +22,14 @@ use octavo_sys::scan::Is;
 use octavo_sys::task;
 use octavo_sys::uffd::Event;
 
+/// When memory that was moved is listed as memory to evict from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Listed {
+    Now,
+    /// By the watch, when it finds it there: the move was only guessed to be the next.
+    Later,
+}
+
 impl Pager {
     /// Reads once what there is to read: applies events, queues faults. What was read may be
     /// behind something unread; then the answer to it fails, and `catch_up` reads on.
@@ -38,7 +46,7 @@ impl Pager {
                 self.hear(worker, &mut changes, event);
             }
             while let Some(told) = changes.next(self) {
-                self.follow_told(worker, told);
+                self.follow_told(worker, told, Listed::Now);
             }
             // Nobody may look while something that was told is not followed.
             if changes.is_empty() {
@@ -46,7 +54,7 @@ impl Pager {
             }
             if self.program.is_settled() {
                 while let Some(told) = changes.next_of_all(self) {
-                    self.follow_told(worker, told);
+                    self.follow_told(worker, told, Listed::Later);
                 }
                 return;
             }
@@ -76,12 +84,15 @@ impl Pager {
             Event::Fork { uffd } => Told::Forked(*uffd),
         };
         self.counters.events.add(1);
-        if changes.hear(told, self).is_err() {
-            self.die("more threads move memory at once than can be followed");
+        while changes.is_full()
+            && let Some(told) = changes.next_of_all(self)
+        {
+            self.follow_told(worker, told, Listed::Later);
         }
+        changes.hear(told, self);
     }
 
-    fn follow_told(&self, worker: &mut Worker, told: Told) {
+    fn follow_told(&self, worker: &mut Worker, told: Told, listed: Listed) {
         match told {
             Told::Removed(span) => {
                 self.give_span_first(worker, &span);
@@ -95,6 +106,10 @@ impl Pager {
                 }
                 self.give_span_first(worker, &what.source());
                 self.moved(what);
+                // A full list only means that these pages are evicted no more.
+                if listed == Listed::Later || !self.regions.lock().add(what.target()) {
+                    self.note_unlisted(what.target());
+                }
             }
             Told::Forked(uffd) => self.forked(worker, uffd),
         }
@@ -179,15 +194,6 @@ impl Pager {
         self.regions.lock().remove(what.source());
         self.note_unlisted(what.source());
         self.have_listed_again(&what.source());
-        // A full list only means that these pages are evicted no more.
-        let _ = self.regions.lock().add(what.target());
-        // It may have grown as well.
-        if let Ok(Some(mapping)) = self.maps.writable_from(to)
-            && mapping.span.contains(&to)
-            && mapping.span.end > to + len
-        {
-            self.note_unlisted(to + len..mapping.span.end);
-        }
     }
 
     /// Moves `word` from one cell to another. An evictor may be settling a parked page at this

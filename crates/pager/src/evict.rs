@@ -302,7 +302,7 @@ impl Pager {
     }
 
     /// Takes one batch out.
-    fn take_one(&self, worker: &Worker) -> Result<Batch<'_>, Evicted> {
+    fn take_one(&self, worker: &mut Worker) -> Result<Batch<'_>, Evicted> {
         let sweep = self.sweep.lock();
         if self.is_stuck() && task::now() < sweep.rests_until {
             return Err(Evicted::Stuck);
@@ -367,7 +367,7 @@ impl Pager {
 
     /// Fills `batch` with the next cold pages; gives what the sweep went over. `None` when they
     /// are not for this worker.
-    fn take_batch(&self, worker: &Worker, batch: &mut Batch<'_>) -> Option<Swept> {
+    fn take_batch(&self, worker: &mut Worker, batch: &mut Batch<'_>) -> Option<Swept> {
         let _gate = self.gate.write();
         let (pick, mut swept) = self.next_cold(worker)?;
         let Some(mut pick) = pick else { return Some(swept) };
@@ -400,7 +400,7 @@ impl Pager {
             }
         }
         drop(taking);
-        self.mark_parked(batch);
+        self.mark_parked(worker, batch);
         Some(swept)
     }
 
@@ -472,14 +472,19 @@ impl Pager {
     }
 
     /// Marks what was really there. The gate is shut: no word changes but those we change.
-    fn mark_parked(&self, batch: &mut Batch<'_>) {
+    fn mark_parked(&self, worker: &mut Worker, batch: &mut Batch<'_>) {
         let Batch { staging, base, taken, .. } = batch;
         (taken.was, taken.count, taken.refused) = ([None; BATCH], 0, [None; BATCH]);
         let mut copies = 0;
         let scan = self.program.taken(staging, taken.pages, |at| {
             let address = staging.address_of(at);
             let Some(cell) = self.table.get(address) else { return };
-            self.give_zeros_first(address);
+            match cell.load().place() {
+                Place::Fresh | Place::Leaving => self.give_zeros_first(address),
+                // Brought back by half: an event came in between.
+                Place::Stored(_) => self.give_span_first(worker, &(address..address + PAGE_SIZE)),
+                Place::Kept(_) | Place::Parked(_) => {}
+            }
             let place = cell.replace(Word::new(Place::Parked(*base + at as u32))).place();
             copies += i64::from(matches!(place, Place::Kept(_)));
             taken.was[at] = Some(place);

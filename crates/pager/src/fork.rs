@@ -142,6 +142,8 @@ impl Steps {
                 Event::Remap { from, to, len } if (*from..from + len).contains(&at) => {
                     at = at - from + to;
                 }
+                // Something else has come there.
+                Event::Remap { to, len, .. } if (*to..to + len).contains(&at) => return None,
                 _ => {}
             }
         }
@@ -155,14 +157,6 @@ impl Steps {
             _ => None,
         });
         self.wiped().iter().map(Some).chain(removed)
-    }
-
-    /// Whether the child has moved memory to `address`.
-    fn has_moved_to(&self, address: usize) -> bool {
-        self.events.iter().take(self.len).flatten().any(|event| match event {
-            Event::Remap { to, len, .. } => (*to..to + len).contains(&address),
-            _ => false,
-        })
     }
 
     /// Whether the child has made no children and moved nothing, and what is gone fits in a letter.
@@ -356,6 +350,10 @@ impl Pager {
 
     fn tend(&self, worker: &mut Worker, child: &mut Child) -> Tended {
         loop {
+            if !child.steps.is_simple() {
+                // Its addresses are not ours any more.
+                return Tended::Fill;
+            }
             let mut event = [const { None }];
             let Ok(read) = child.uffd.read(&mut event) else { return Tended::Fill };
             let page = match read.first().cloned().flatten() {
@@ -363,11 +361,7 @@ impl Pager {
                 Some(Event::Fault { address, .. }) => address & !(PAGE_SIZE - 1),
                 Some(event) => {
                     self.note_step(&mut child.steps, event);
-                    if child.steps.is_simple() {
-                        continue;
-                    }
-                    // From now on its addresses are not ours.
-                    return Tended::Fill;
+                    continue;
                 }
             };
             let good = match self.program.ring_at(page) {
@@ -390,11 +384,7 @@ impl Pager {
                 return Tended::Fill;
             }
         }
-        if child.steps.is_simple() && task::now() < child.until {
-            Tended::Stays
-        } else {
-            Tended::Fill
-        }
+        if task::now() < child.until { Tended::Stays } else { Tended::Fill }
     }
 
     /// Has what is a child's not count here any more: it will there, when it has our letter.
@@ -501,7 +491,7 @@ impl Pager {
     fn let_go(&self, child: &Uffd, steps: &mut Steps) {
         let page = Letter::new(Letter::FILLED, -1, [].iter()).page();
         for bell in Ring::ALL.map(|ring| self.program.bell(ring)) {
-            while !steps.has_moved_to(bell) {
+            while steps.locate(bell).is_some() {
                 match child.copy(bell, &page, Waiters::Wake).map_err(|stopped| stopped.errno) {
                     Err(Errno::EAGAIN | Errno::ENOMEM) => self.follow(child, steps),
                     _ => break,

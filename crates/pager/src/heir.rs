@@ -25,7 +25,7 @@ use crate::program::Ring;
 use crate::regions::{Regions, Span};
 use crate::sharing;
 use crate::start::{self, REST};
-use crate::table::{Place, Word};
+use crate::table::{Place, Table, Word};
 use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use octavo_sys::uffd::Uffd;
@@ -224,6 +224,8 @@ impl Pager {
             let ranges = core::mem::replace(list.get_mut(), Regions::new(0));
             *list = Mutex::new(ranges);
         }
+        // Of what was moved away we would have been told, as the parent is.
+        self.unlisted.get_mut().remove(Table::everywhere());
         self.changes = Mutex::new(crate::changes::Changes::new());
     }
 

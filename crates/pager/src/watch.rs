@@ -229,7 +229,7 @@ impl Pager {
         }
         // It may have grown since: one that is registered in part is two mappings from then on.
         let mapping = self.maps.writable_from(span.start).ok().flatten();
-        let Some(mapping) = mapping.filter(|m| m.span.start == span.start && is_theirs(m)) else {
+        let Some(mapping) = mapping.filter(|m| m.span.contains(&span.start) && is_theirs(m)) else {
             self.have_listed_again(&span);
             return;
         };
