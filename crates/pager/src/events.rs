@@ -100,8 +100,8 @@ impl Pager {
             }
             Told::Unmapped(span) => self.unmapped(worker, &span),
             Told::Moved(what) => {
-                if self.is_known(&what.target()) {
-                    // Of memory that is gone.
+                if listed == Listed::Later {
+                    // What is known there, if anything, is memory that is gone: else the move would wait.
                     self.unmapped(worker, &what.target());
                 }
                 self.give_span_first(worker, &what.source());

@@ -1,8 +1,9 @@
 //! The pager: everything that its servers, evictors and watch share.
 //!
 //! Locks, in the order they are taken: the condenser, an area (only ever tried), the gate, the
-//! changes, the nursery, the regions or the unlisted ranges, the sweep; and by itself, where helpers are bound. The store and
-//! the pool have locks of their own inside, taken after these. Nothing else is held while waiting.
+//! changes, the nursery, the regions or the unlisted ranges, the sweep; and by itself, where helpers are
+//! bound. The store and the pool have locks of their own inside, taken after these. Nothing else is held
+//! while waiting.
 
 use crate::arena::PoolArena;
 use crate::budget::{Budget, TIERS};
