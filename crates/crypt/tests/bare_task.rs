@@ -4,62 +4,19 @@
 //!
 //! The allocator is replaced for the whole of this program by one that counts and passes on. No
 //! test harness: whatever is counted is ours.
-#![allow(unsafe_code)] // Stands in for C functions; a task that shares this one's memory.
+#![allow(unsafe_code)] // A task that shares this one's memory.
+
+#[path = "../../codec/tests/counting/mod.rs"]
+mod counting;
 
 use octavo_crypt::{Crypt, Format, Key, Piece, Sector};
 use octavo_mempool::source::NoSource;
 use octavo_mempool::{Config, Ground, Mempool, Wait};
 use octavo_page::PAGE_SIZE;
 use octavo_sys::task::{self, Kinship};
-use std::ffi::c_void;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-
-static CALLS: AtomicUsize = AtomicUsize::new(0);
-
-unsafe extern "C" {
-    fn __libc_malloc(size: usize) -> *mut c_void;
-    fn __libc_calloc(count: usize, size: usize) -> *mut c_void;
-    fn __libc_realloc(old: *mut c_void, size: usize) -> *mut c_void;
-    fn __libc_free(old: *mut c_void);
-}
-
-fn count() {
-    CALLS.fetch_add(1, Ordering::Relaxed);
-}
-
-// SAFETY: passes on to the function of the same name and contract, here and below.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
-    count();
-    // SAFETY: the caller's promises are the callee's.
-    unsafe { __libc_malloc(size) }
-}
-
-// SAFETY: see `malloc`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn calloc(n: usize, size: usize) -> *mut c_void {
-    count();
-    // SAFETY: the caller's promises are the callee's.
-    unsafe { __libc_calloc(n, size) }
-}
-
-// SAFETY: see `malloc`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn realloc(old: *mut c_void, size: usize) -> *mut c_void {
-    count();
-    // SAFETY: the caller's promises are the callee's.
-    unsafe { __libc_realloc(old, size) }
-}
-
-// SAFETY: see `malloc`.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn free(old: *mut c_void) {
-    count();
-    // SAFETY: the caller's promises are the callee's.
-    unsafe { __libc_free(old) }
-}
 
 /// Pages that are written at once.
 const PAGES: usize = 64;
@@ -126,9 +83,9 @@ fn main() {
     let config = Config { cpus: 1, clock: || 0 };
     let pool = Mempool::new(ground, NoSource, config).expect("memory");
     let mut places = black_box([const { None }; PAGES]);
-    assert!(CALLS.load(Ordering::Relaxed) > 0, "the allocator is not watched");
+    assert!(counting::calls() > 0, "the allocator is not watched");
 
-    let before = CALLS.load(Ordering::Relaxed);
+    let before = counting::calls();
     let key = Key::ephemeral().expect("a key");
     let crypt = Crypt::new(key, Format::PAGES).expect("locked memory");
     let job = Job { pool, crypt, plain, state: AtomicUsize::new(0) };
@@ -138,7 +95,7 @@ fn main() {
     state_after(&job, 0);
     places.into_iter().flatten().for_each(|page| job.pool.free(0, page));
     assert_eq!(state_after(&job, WAITS), RIGHT, "the task got something else back");
-    let calls = CALLS.load(Ordering::Relaxed) - before;
+    let calls = counting::calls() - before;
     assert_eq!(calls, 0, "calls of the allocator");
     println!("{PAGES} pages written and read by a bare task, no call of the allocator");
 }
