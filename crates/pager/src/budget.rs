@@ -26,10 +26,10 @@ const MIB: u64 = (1 << 20) / PAGE_SIZE as u64;
 pub const FLOOR: u64 = 8 * MIB;
 
 /// Ways to compress, from fast to dense.
-pub const TIERS: usize = 3;
+pub const TIERS: usize = 4;
 
 /// Shares of the limit, in percent, past which the store compresses more densely.
-const DENSER_AT: [u64; TIERS - 1] = [65, 80];
+const DENSER_AT: [u64; TIERS - 1] = [65, 80, 88];
 
 /// Share of the limit up to which it keeps copies of pages that came back.
 const COPIES: u64 = 58;
@@ -93,6 +93,12 @@ impl Budget {
     #[must_use]
     pub fn floor(&self) -> u64 {
         self.stored.load(Ordering::Relaxed) + FLOOR
+    }
+
+    /// Pages of the program that are resident, about.
+    #[must_use]
+    pub fn in_use(&self) -> u64 {
+        self.used().saturating_sub(self.stored.load(Ordering::Relaxed))
     }
 
     /// Pages used.

@@ -34,6 +34,7 @@ pub mod evict;
 mod fork;
 pub mod gate;
 pub mod heir;
+mod locality;
 mod outpost;
 pub mod pager;
 pub mod placement;

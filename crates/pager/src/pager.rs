@@ -11,6 +11,7 @@ use crate::changes::Changes;
 use crate::condense::Condenser;
 use crate::evict::{Area, Bell, Sweep};
 use crate::gate::Gate;
+use crate::locality::Locality;
 use crate::placement::Placement;
 use crate::program::{BATCH, Program};
 use crate::regions::{Regions, Span};
@@ -48,7 +49,7 @@ pub struct Config {
     pub strict: bool,
     /// What pages are compressed with: as long as there is room, when the store takes much of the
     /// limit, and when it takes most of it.
-    pub tiers: [Tier; TIERS],
+    pub ladders: Ladders,
     /// The longest zspage of the pool.
     pub chain: ChainLength,
     /// CPUs that this process may use.
@@ -60,6 +61,22 @@ impl Config {
     #[must_use]
     pub fn evictors(&self) -> usize {
         self.cpus.clamp(1, MAX_EVICTORS)
+    }
+}
+
+/// Ways to compress, from fast to dense.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ladders {
+    /// Where what lies beside a wanted page is wanted soon as well.
+    pub runs: [Tier; TIERS],
+    /// Where it is not.
+    pub jumps: [Tier; TIERS],
+}
+
+impl Ladders {
+    /// What compresses in any of them.
+    fn codecs(&self) -> [Codec; 2 * TIERS] {
+        core::array::from_fn(|n| if n < TIERS { self.runs[n] } else { self.jumps[n - TIERS] }.codec)
     }
 }
 
@@ -100,6 +117,8 @@ pub struct Pager {
     stuck: AtomicBool,
     /// Whether the pages that the sweep has come to lie scattered.
     pub(crate) scattered: AtomicBool,
+    /// Whether what lies beside a page that is wanted is seldom wanted soon.
+    pub(crate) jumps: AtomicBool,
     pub(crate) areas: Box<[Area]>,
     armed: AtomicBool,
     pub(crate) target: Fd,
@@ -112,6 +131,7 @@ pub struct Worker {
     /// What a run of stored pages is decoded into.
     pub(crate) run: Box<[u8]>,
     pub(crate) stream: Stream,
+    pub(crate) locality: Locality,
     pub(crate) page: Box<[u8]>,
     pub(crate) faults: Queue,
     /// Whether it is taking batches that others will store.
@@ -126,9 +146,10 @@ impl Worker {
     pub fn new(number: usize, config: &Config) -> Self {
         Self {
             number,
-            scratch: Scratch::new(&config.tiers.map(|tier| tier.codec)),
+            scratch: Scratch::new(&config.ladders.codecs()),
             run: alloc::vec![0; RUN * PAGE_SIZE].into_boxed_slice(),
             stream: Stream::default(),
+            locality: Locality::default(),
             page: alloc::vec![0; PAGE_SIZE].into_boxed_slice(),
             faults: Queue::default(),
             takes: false,
@@ -139,6 +160,7 @@ impl Worker {
     /// Forgets what was under way: in a forked child that was the parent's.
     pub(crate) fn begin_anew(&mut self) {
         (self.stream, self.faults) = (Stream::default(), Queue::default());
+        self.locality = Locality::default();
         (self.takes, self.fresh_end) = (false, 0);
     }
 
@@ -250,6 +272,7 @@ impl Pager {
             owned: Counter::default(),
             stuck: AtomicBool::new(false),
             scattered: AtomicBool::new(false),
+            jumps: AtomicBool::new(false),
             areas: areas.into_boxed_slice(),
             armed: AtomicBool::new(false),
             target,
@@ -287,7 +310,14 @@ impl Pager {
 
     /// How pages are compressed at present.
     pub(crate) fn tier(&self) -> Tier {
-        self.config.tiers[self.budget.density()]
+        self.tier_at(self.budget.density())
+    }
+
+    /// How they are where the store is to be as dense as that.
+    pub(crate) fn tier_at(&self, density: usize) -> Tier {
+        let Ladders { runs, jumps } = &self.config.ladders;
+        let ladder = if self.jumps.load(Ordering::Relaxed) { jumps } else { runs };
+        ladder[density]
     }
 
     /// How a batch is stored by `codec` in units of `unit`: they must shrink by an eighth.

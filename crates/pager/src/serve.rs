@@ -18,10 +18,11 @@ use crate::program::Brought;
 use crate::regions::Span;
 use crate::start;
 use crate::table::{Cell, HOTTEST, Place, Word};
+use core::ops::RangeInclusive;
 use core::time::Duration;
 use octavo_page::sync::atomic::Ordering;
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
-use octavo_store::GetError;
+use octavo_store::{GetError, UnitInfo};
 use octavo_sys::task;
 
 /// The heat of a page that came back from the store. One that was touched while it was still parked
@@ -239,9 +240,15 @@ impl Pager {
             })
         };
         let before = (0..wanted).rev().take_while(along).count();
-        let start = fault.page - before * PAGE_SIZE;
-        let ahead = worker.stream.ahead(start);
-        let mut run = match self.decode_run(worker, start, ahead.max(before + 1)) {
+        let first = fault.page - before * PAGE_SIZE;
+        let ahead = worker.stream.ahead(first);
+        let streams = ahead >= STREAMS;
+        let (start, pages) = if self.comes_alone(worker, fault.page, &unit, streams) {
+            (fault.page, 1..=1)
+        } else {
+            (first, ahead.max(before + 1)..=RUN)
+        };
+        let mut run = match self.decode_run(worker, start, pages) {
             Ok(run) => run,
             Err(GetError::Empty { .. }) => return Answer::Again,
             Err(GetError::Damaged { .. } | GetError::Poisoned { .. }) => {
@@ -249,19 +256,43 @@ impl Pager {
             }
         };
         worker.stream.note(start + run.pages * PAGE_SIZE);
-        run.streams = ahead >= STREAMS;
+        worker.locality.note_back(run.pages);
+        run.streams = streams;
         self.give_run(worker, fault, start, &run)
     }
 
-    /// Decodes the stored pages from `start` on: `least` pages, and to the end of the unit that the
-    /// last of them is in.
+    /// Whether this page is to come back without the others of its unit: for a trial, or since the program
+    /// jumps. Half of a unit at most is left behind as dead bytes: the page after that takes the rest along.
+    fn comes_alone(
+        &self,
+        worker: &mut Worker,
+        page: usize,
+        unit: &UnitInfo,
+        streams: bool,
+    ) -> bool {
+        let locality = &mut worker.locality;
+        let tried = locality.note_asked(page);
+        if streams {
+            locality.note_stream();
+        }
+        let is_stored = |at| matches!(self.table.word(at).place(), Place::Stored(_));
+        let tried =
+            tried || (!streams && locality.try_beside(page, self.budget.in_use(), is_stored));
+        self.jumps.store(locality.jumps(), Ordering::Relaxed);
+        let rest = (unit.wanted.count_ones() as usize).saturating_sub(1);
+        !streams && (tried || (locality.jumps() && 2 * rest >= unit.pages))
+    }
+
+    /// Decodes the stored pages from `start` on: as many as `pages` has for the least, and to the end of the
+    /// unit that the last of them is in, but no more than it has for the most.
     fn decode_run(
         &self,
         worker: &mut Worker,
         start: usize,
-        least: usize,
+        pages: RangeInclusive<usize>,
     ) -> Result<Decoded, GetError> {
         let mut run = Decoded { slots: [SlotId::new(0); RUN], pages: 0, streams: false };
+        let (least, most) = pages.into_inner();
         while run.pages < least {
             let at = start + run.pages * PAGE_SIZE;
             let Place::Stored(slot) = self.table.word(at).place() else { break };
@@ -271,7 +302,7 @@ impl Pager {
                 let word = self.table.word(at + n * PAGE_SIZE);
                 word.place() == Place::Stored(slot.offset(*n as u32))
             };
-            let pages = (0..in_unit.min(RUN - run.pages)).take_while(follows).count();
+            let pages = (0..in_unit.min(most - run.pages)).take_while(follows).count();
             let Some(out) =
                 worker.run.get_mut(run.pages * PAGE_SIZE..(run.pages + pages) * PAGE_SIZE)
             else {

@@ -6,7 +6,8 @@ use core::ffi::{c_char, c_int};
 use core::fmt::Write as _;
 use octavo_page::Unit;
 use octavo_page::config::RunConfig;
-use octavo_pager::pager::{Config, Tier};
+use octavo_pager::budget::TIERS;
+use octavo_pager::pager::{Config, Ladders, Tier};
 use octavo_pager::start::{self, Job};
 use octavo_sys::Errno;
 use octavo_sys::file::{Fd, Text};
@@ -60,7 +61,7 @@ fn job(run: &RunConfig<'_>) -> Result<Job, &'static str> {
         config: Config {
             limit: run.limit.bytes(),
             strict: run.strict,
-            tiers: [tier(run, FAST)?, tier(run, DENSE)?, tier(run, DENSEST)?],
+            ladders: Ladders { runs: ladder(run, RUNS)?, jumps: ladder(run, JUMPS)? },
             chain: run.chain.unwrap_or_default(),
             cpus: CpuSet::of_this_task().count().max(1),
         },
@@ -70,21 +71,31 @@ fn job(run: &RunConfig<'_>) -> Result<Job, &'static str> {
 }
 
 /// What compresses when nothing else was asked for: single pages while there is room, so that a
-/// fault decodes no more than it needs, and long units when density matters.
-const FAST: (&str, Unit) = ("lz4", Unit::K4);
-const DENSE: (&str, Unit) = ("zstd:1", Unit::K16);
-const DENSEST: (&str, Unit) = ("zstd:1", Unit::K64);
+/// fault decodes no more than it needs, and long units when density matters. The later the less of a
+/// unit is wanted soon.
+const RUNS: [(&str, Unit); TIERS] =
+    [("lz4", Unit::K4), ("zstd:1", Unit::K16), ("zstd:1", Unit::K64), ("zstd:1", Unit::K64)];
+const JUMPS: [(&str, Unit); TIERS] =
+    [("lz4", Unit::K4), ("zstd:1", Unit::K4), ("zstd:1", Unit::K16), ("zstd:1", Unit::K64)];
 
-/// The codec and unit that were asked for, and `standard` where nothing was.
-fn tier(run: &RunConfig<'_>, standard: (&str, Unit)) -> Result<Tier, &'static str> {
+/// The codec and unit that were asked for, and those of `standard` where nothing was.
+fn ladder(
+    run: &RunConfig<'_>,
+    standard: [(&str, Unit); TIERS],
+) -> Result<[Tier; TIERS], &'static str> {
     let mut buffer = [0u8; 64];
-    let name = match run.codec {
-        Some(text) => text.copy_to(&mut buffer).ok_or("the codec's name is too long")?,
-        None => standard.0.as_bytes(),
+    let asked = match run.codec {
+        Some(text) => Some(text.copy_to(&mut buffer).ok_or("the codec's name is too long")?),
+        None => None,
     };
-    let name = core::str::from_utf8(name).map_err(|_| "the codec's name is no text")?;
-    let codec = name.parse().map_err(|_| "unknown codec")?;
-    Ok(Tier { codec, unit: run.unit.unwrap_or(standard.1) })
+    let asked = asked.map(core::str::from_utf8).transpose();
+    let asked = asked.map_err(|_| "the codec's name is no text")?;
+    let tier = |(codec, unit)| -> Result<Tier, &'static str> {
+        let codec = asked.unwrap_or(codec).parse().map_err(|_| "unknown codec")?;
+        Ok(Tier { codec, unit: run.unit.unwrap_or(unit) })
+    };
+    let [a, b, c, d] = standard;
+    Ok([tier(a)?, tier(b)?, tier(c)?, tier(d)?])
 }
 
 /// Why the pager did not start, and what would do.
