@@ -278,7 +278,9 @@ impl Pager {
         let is_stored = |at| matches!(self.table.word(at).place(), Place::Stored(_));
         let tried =
             tried || (!streams && locality.try_beside(page, self.budget.in_use(), is_stored));
-        self.jumps.store(locality.jumps(), Ordering::Relaxed);
+        if self.jumps.load(Ordering::Relaxed) != locality.jumps() {
+            self.jumps.store(locality.jumps(), Ordering::Relaxed);
+        }
         let rest = (unit.wanted.count_ones() as usize).saturating_sub(1);
         !streams && (tried || (locality.jumps() && 2 * rest >= unit.pages))
     }
