@@ -19,8 +19,9 @@ use crate::program::BATCH;
 use crate::serve::RUN;
 use crate::table::{Place, Word};
 use core::time::Duration;
+use octavo_accel::AnyEngine;
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
-use octavo_store::{PutError, Scratch};
+use octavo_store::{Form, PutError, Scratch};
 use octavo_sys::task;
 
 /// After a round in which nothing could be condensed, nobody looks for so long.
@@ -101,6 +102,7 @@ impl Pager {
                 (folios[count], at[count]) = (unit, first);
                 count += 1;
             }
+            rest = behind;
         }
         if count == 0 {
             return 0;
@@ -125,9 +127,10 @@ impl Pager {
             }
         }
         let is_stray = |slot: &SlotId| {
-            self.store.unit_of(*slot).is_some_and(|unit| {
-                let other = |codec| codec != tier.codec || unit.pages < tier.unit.pages();
-                unit.codec.is_some_and(other)
+            self.store.unit_of(*slot).is_some_and(|unit| match unit.form {
+                Form::SameFilled => false,
+                Form::Compressed(codec) if codec == tier.codec => unit.pages < tier.unit.pages(),
+                Form::Compressed(_) | Form::Raw => true,
             })
         };
         for slots in block.slots.chunks_exact_mut(tier.unit.pages()) {
@@ -142,7 +145,7 @@ impl Pager {
 
     /// Reads the pages of `block`, each to its place in `bytes`; those of a run that cannot be read, since one
     /// of them is freed by now, or damaged, which its own fault will tell, are left out.
-    fn read(&self, scratch: &mut Scratch, block: &mut Block, bytes: &mut [u8]) {
+    fn read(&self, scratch: &mut Scratch<AnyEngine>, block: &mut Block, bytes: &mut [u8]) {
         let follows = |slot: &Option<SlotId>, next: &Option<SlotId>| {
             slot.is_some() && slot.map(|slot| slot.offset(1)) == *next
         };

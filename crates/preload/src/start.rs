@@ -4,8 +4,9 @@
 use crate::{environ, exec, fork, image, limits};
 use core::ffi::{c_char, c_int};
 use core::fmt::Write as _;
-use octavo_page::Unit;
+use octavo_codec::{Codec, Parts};
 use octavo_page::config::RunConfig;
+use octavo_page::{EngineKind, Unit};
 use octavo_pager::budget::TIERS;
 use octavo_pager::pager::{Config, Ladders, Tier};
 use octavo_pager::start::{self, Job};
@@ -64,6 +65,7 @@ fn job(run: &RunConfig<'_>) -> Result<Job, &'static str> {
             ladders: Ladders { runs: ladder(run, RUNS)?, jumps: ladder(run, JUMPS)? },
             chain: run.chain.unwrap_or_default(),
             cpus: CpuSet::of_this_task().count().max(1),
+            engine: run.engine.unwrap_or_default(),
         },
         excluded: [image::ours(), image::libc(), stack..stack + 1],
         keeper: (run.keeper as i32, run.ledger as i32),
@@ -90,8 +92,12 @@ fn ladder(
     };
     let asked = asked.map(core::str::from_utf8).transpose();
     let asked = asked.map_err(|_| "the codec's name is no text")?;
+    let on_device = run.engine.is_some_and(|engine| engine != EngineKind::Cpu);
     let tier = |(codec, unit)| -> Result<Tier, &'static str> {
         let codec = asked.unwrap_or(codec).parse().map_err(|_| "unknown codec")?;
+        let by_device = on_device && matches!(codec, Codec::Deflate { parts: Parts::WHOLE, .. });
+        // A device looks for matches no further back than a page: longer units gain it next to nothing.
+        let unit = if by_device { Unit::K4 } else { unit };
         Ok(Tier { codec, unit: run.unit.unwrap_or(unit) })
     };
     let [a, b, c, d] = standard;
