@@ -102,7 +102,6 @@ impl Pager {
                 (folios[count], at[count]) = (unit, first);
                 count += 1;
             }
-            rest = behind;
         }
         if count == 0 {
             return 0;
