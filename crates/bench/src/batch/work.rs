@@ -114,8 +114,8 @@ impl Pages {
     pub(super) fn sized(&self, codec: Codec) -> SizedPages<'_> {
         let mut workspace = Workspace::new(&[codec]);
         let mut room = vec![0; FITS_IN];
-        let mut size = |page| workspace.compress(codec, page, &mut room).expect("it did before");
-        let sizes = self.0.chunks_exact(PAGE_SIZE).map(|page| size(page)).collect();
+        let size = |page: &[u8]| workspace.compress(codec, page, &mut room).expect("it did before");
+        let sizes = self.0.chunks_exact(PAGE_SIZE).map(size).collect();
         SizedPages { bytes: &self.0, codec, sizes }
     }
 }

@@ -288,7 +288,9 @@ proptest::proptest! {
         // The home lane is that of the CPU.
         octavo_sys::task::CpuSet::only(octavo_sys::task::cpu()).bind(0);
         let (many, single) = (pool(400, chain, 4096, 150), pool(400, chain, 4096, 150));
-        [&many, &single].map(|pool| pool.arena().set_frames(frames));
+        for pool in [&many, &single] {
+            pool.arena().set_frames(frames);
+        }
         let mut live = Vec::new();
         for (n, (lens, gone)) in rounds.iter().enumerate() {
             let objects: Vec<_> = lens.iter().map(|len| std::vec![n as u8; *len]).collect();
