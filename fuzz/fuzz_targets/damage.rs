@@ -71,7 +71,8 @@ fn put(
     let pages = folio.seeds.iter().cycle().take(16).map(|seed| page(*seed));
     let data = pages.collect::<Vec<_>>().concat();
     let mut out = [Err(PutError::OutOfSlots)];
-    store.put(scratch, How { codec, unit, cpu: 0, fits_in: unit.bytes() }, &[&data], &mut out);
+    let how = How { codec, unit, cpu: 0, fits_in: unit.bytes(), refusal_bytes: 0 };
+    store.put(scratch, how, &[&data], &mut out);
     out[0].ok().map(|slot| (slot, data))
 }
 

@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use octavo_fuzz::common::{TestArena, codecs, scratch, store};
 use octavo_fuzz::page;
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
-use octavo_store::{GetError, How, PutError, Scratch, Store};
+use octavo_store::{Form, GetError, How, PutError, Scratch, Store};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 
@@ -114,8 +114,10 @@ impl Run<'_> {
                 let unit = Unit::ALL[usize::from(*unit) % 3];
                 let codec = codecs()[usize::from(*codec) % 3];
                 let fits_in = unit.bytes() / 256 * (1 + usize::from(*fits_in));
-                let cpu = folios.len() % 2;
-                self.put(How { codec, unit, cpu, fits_in }, &folios[..folios.len().min(4)]);
+                // Too little to keep anything raw, or more.
+                let (cpu, refusal_bytes) = (folios.len() % 2, fits_in % PAGE_SIZE);
+                let how = How { codec, unit, cpu, fits_in, refusal_bytes };
+                self.put(how, &folios[..folios.len().min(4)]);
             }
             Step::Get { slot: n, pages } => self.get(self.slot(*n), 1 + usize::from(pages % 70)),
             Step::Matches { slot: n, other } => {
@@ -241,7 +243,10 @@ impl Run<'_> {
             let held = self.model.get(&n).filter(|held| **held != Held::Poisoned);
             assert_eq!(info.is_some(), held.is_some());
             if let Some(info) = info {
-                assert_eq!(info.same_filled(), matches!(held, Some(Held::Filled(_))));
+                assert_eq!(
+                    info.form == Form::SameFilled,
+                    matches!(held, Some(Held::Filled(_)))
+                );
                 assert_eq!(info.wanted >> (n - info.first.get()) & 1, 1);
             }
         }

@@ -24,9 +24,9 @@ impl Cpu {
         &mut self.workspace
     }
 
-    /// Does a request now.
-    pub(crate) fn run(&mut self, io: &mut Io<'_>, by: By) -> Outcome {
-        let Io { operation, codec, input, output } = io;
+    /// Does a request now, and tells as whom.
+    pub(crate) fn run_as(&mut self, by: By, io: &mut Io<'_>) -> Outcome {
+        let Io { operation, codec, input, output, wanted } = io;
         let result = match operation {
             Operation::Compress => self
                 .workspace
@@ -34,8 +34,8 @@ impl Cpu {
                 .map_err(|octavo_codec::DoesNotFit| Failure::DoesNotFit),
             Operation::Decompress => self
                 .workspace
-                .decompress(*codec, input, output)
-                .map(|()| output.len())
+                .decompress_prefix(*codec, input, output, *wanted)
+                .map(|()| *wanted)
                 .map_err(|octavo_codec::Corrupt| Failure::Corrupt),
         };
         Outcome { result, by }
@@ -59,12 +59,22 @@ impl Engine for Cpu {
     #[inline]
     fn check(&mut self, ticket: Ticket, io: &mut Io<'_>) -> Option<Outcome> {
         let Ticket::Software(by) = ticket else { unreachable!("a ticket of another engine") };
-        Some(self.run(io, by))
+        Some(self.run_as(by, io))
     }
 
     fn abandon(&mut self, _: Ticket) {}
 
     fn pause(&mut self) {}
+
+    #[inline]
+    fn run(&mut self, io: &mut Io<'_>) -> Outcome {
+        self.run_as(By::Cpu, io)
+    }
+
+    #[inline]
+    fn batches(&self, _: Operation, _: Codec, _: usize) -> bool {
+        false
+    }
 }
 
 impl fmt::Debug for Cpu {

@@ -33,12 +33,14 @@ extern crate std;
 mod batch;
 pub mod by_n;
 mod cpu;
+mod engines;
 pub mod iaa;
 pub mod model;
 mod request;
 
 pub use batch::Batch;
 pub use cpu::Cpu;
+pub use engines::{AnyEngine, Engines, Unusable};
 pub use request::{
-    By, Capabilities, Engine, Failure, Full, Io, Operation, Outcome, Request, Ticket, Why,
+    By, Capabilities, Engine, Failure, Full, Io, Operation, Outcome, Request, Ticket, Why, Work,
 };

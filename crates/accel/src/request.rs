@@ -1,5 +1,6 @@
 //! What is asked of an engine, and what it answers.
 
+use alloc::boxed::Box;
 use core::fmt;
 use octavo_codec::Codec;
 
@@ -30,6 +31,41 @@ pub struct Io<'a> {
     pub input: &'a [u8],
     /// What is written.
     pub output: &'a mut [u8],
+    /// Bytes at the front of the output that are wanted of a decompression, at least one; whoever
+    /// does it may leave the rest undefined.
+    pub wanted: usize,
+}
+
+impl<'a> Io<'a> {
+    /// To compress `unit` into the front of `output`.
+    #[must_use]
+    pub fn compress(codec: Codec, unit: &'a [u8], output: &'a mut [u8]) -> Self {
+        let wanted = output.len();
+        Self { operation: Operation::Compress, codec, input: unit, output, wanted }
+    }
+
+    /// To decompress the whole of `bytes` into the whole of `unit`.
+    #[must_use]
+    pub fn decompress(codec: Codec, bytes: &'a [u8], unit: &'a mut [u8]) -> Self {
+        let wanted = unit.len();
+        Self { operation: Operation::Decompress, codec, input: bytes, output: unit, wanted }
+    }
+
+    /// To decompress as much of `bytes` as gives the first `wanted` bytes of `unit`; the rest of
+    /// `unit` is undefined.
+    ///
+    /// # Panics
+    /// When the unit has not that many bytes.
+    #[must_use]
+    pub fn decompress_prefix(
+        codec: Codec,
+        bytes: &'a [u8],
+        unit: &'a mut [u8],
+        wanted: usize,
+    ) -> Self {
+        assert!(0 < wanted && wanted <= unit.len(), "wanted {wanted} of {} bytes", unit.len());
+        Self { wanted, ..Self::decompress(codec, bytes, unit) }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,13 +79,13 @@ impl<'a> Request<'a> {
     /// A request to compress `unit` into the front of `output`.
     #[must_use]
     pub fn compress(codec: Codec, unit: &'a [u8], output: &'a mut [u8]) -> Self {
-        Self::new(Io { operation: Operation::Compress, codec, input: unit, output })
+        Self::new(Io::compress(codec, unit, output))
     }
 
     /// A request to decompress the whole of `bytes` into the whole of `unit`.
     #[must_use]
     pub fn decompress(codec: Codec, bytes: &'a [u8], unit: &'a mut [u8]) -> Self {
-        Self::new(Io { operation: Operation::Decompress, codec, input: bytes, output: unit })
+        Self::new(Io::decompress(codec, bytes, unit))
     }
 
     fn new(io: Io<'a>) -> Self {
@@ -176,7 +212,32 @@ pub enum Ticket {
     Lane(u16),
 }
 
-/// What does requests. Callers use a [`Batch`](crate::Batch), which keeps the rules that these calls have.
+/// Requests done so far, by who did them: that software stood in is told, never hidden.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Work {
+    /// By the CPU, as asked.
+    pub by_cpu: u64,
+    /// By devices.
+    pub by_devices: u64,
+    /// By the CPU, in place of a device.
+    pub by_cpu_instead: u64,
+}
+
+impl Work {
+    /// Counts one more.
+    #[inline]
+    pub fn note(&mut self, by: By) {
+        let count = match by {
+            By::Cpu => &mut self.by_cpu,
+            By::Queue(_) => &mut self.by_devices,
+            By::CpuInstead(_) => &mut self.by_cpu_instead,
+        };
+        *count += 1;
+    }
+}
+
+/// What does requests. Callers use a [`Batch`](crate::Batch), which keeps the rules that these calls
+/// have, or [`Engine::run`].
 pub trait Engine {
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
@@ -199,4 +260,63 @@ pub trait Engine {
 
     /// Does what is best when nothing has got done: a moment's pause.
     fn pause(&mut self);
+
+    /// Does one request and waits for it: a batch of one, at no cost to who works in the caller.
+    fn run(&mut self, io: &mut Io<'_>) -> Outcome {
+        // There is room as soon as what may be in flight is done.
+        let ticket = loop {
+            match self.start(io) {
+                Ok(ticket) => break ticket,
+                Err(Full) => self.pause(),
+            }
+        };
+        loop {
+            if let Some(outcome) = self.check(ticket, io) {
+                return outcome;
+            }
+            self.pause();
+        }
+    }
+
+    /// Whether requests of this kind, for units of so many bytes, are best made many at once: its own
+    /// hardware does them while the caller does something else.
+    fn batches(&self, operation: Operation, codec: Codec, unit_bytes: usize) -> bool {
+        let Capabilities { is_asynchronous, unit_bytes: longest, .. } = self.capabilities();
+        is_asynchronous && unit_bytes <= longest && self.takes(operation, codec)
+    }
+}
+
+/// An engine that is chosen while the program runs.
+impl<E: Engine + ?Sized> Engine for Box<E> {
+    fn capabilities(&self) -> Capabilities {
+        (**self).capabilities()
+    }
+
+    fn takes(&self, operation: Operation, codec: Codec) -> bool {
+        (**self).takes(operation, codec)
+    }
+
+    fn start(&mut self, io: &Io<'_>) -> Result<Ticket, Full> {
+        (**self).start(io)
+    }
+
+    fn check(&mut self, ticket: Ticket, io: &mut Io<'_>) -> Option<Outcome> {
+        (**self).check(ticket, io)
+    }
+
+    fn abandon(&mut self, ticket: Ticket) {
+        (**self).abandon(ticket);
+    }
+
+    fn pause(&mut self) {
+        (**self).pause();
+    }
+
+    fn run(&mut self, io: &mut Io<'_>) -> Outcome {
+        (**self).run(io)
+    }
+
+    fn batches(&self, operation: Operation, codec: Codec, unit_bytes: usize) -> bool {
+        (**self).batches(operation, codec, unit_bytes)
+    }
 }

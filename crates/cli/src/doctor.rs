@@ -8,8 +8,10 @@ use crate::run::{self, FLOOR, Refusal, Space};
 use crate::uffd::{self, Answerer, Feature, Missing, Probe, REQUIRED, Rights};
 use clap::Args;
 use comfy_table::{Table, presets};
+use octavo_accel::Engines;
 use octavo_accel::iaa::discover::{Note, discover};
 use octavo_bench::host::{self, Machine};
+use octavo_page::EngineKind;
 use octavo_sys::Errno;
 use rustix::fs::Access;
 use serde::Serialize;
@@ -210,7 +212,11 @@ fn accelerators() -> Check {
         0 => "none; the processor does the work".to_owned(),
         n => {
             let queues: usize = found.devices.iter().map(|device| device.queues.len()).sum();
-            format!("{n} IAA devices with {queues} work queues; not used yet")
+            let usable = match Engines::open(EngineKind::Iaa) {
+                Ok(_) => "used for deflate codecs".to_owned(),
+                Err(why) => format!("not usable: {why}"),
+            };
+            format!("{n} IAA devices with {queues} work queues; {usable}")
         }
     };
     let mut check = Check::fact("accelerators", value);

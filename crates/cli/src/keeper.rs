@@ -8,7 +8,7 @@ use comfy_table::presets;
 use octavo_ledger::counters::Counters;
 use octavo_ledger::shares::{self, Look};
 use octavo_ledger::{Ledger, Member, Owner};
-use octavo_page::{ByteSize, PAGE_SIZE};
+use octavo_page::{ByteSize, EngineKind, PAGE_SIZE};
 use octavo_pool::classes::ClassRow;
 use octavo_sys::file::{self, Fd};
 use octavo_sys::proc::Statm;
@@ -40,6 +40,8 @@ pub struct Report {
     pub json: Option<(File, PathBuf)>,
     /// End the job rather than go over the limit.
     pub strict: bool,
+    /// What is to compress.
+    pub engine: EngineKind,
 }
 
 /// Becomes a process that keeps `ledger` for the job whose first process is `first`, until that job
@@ -123,6 +125,8 @@ struct Last {
     pool_bytes: u64,
     pages: u64,
     same_filled: u64,
+    raw: u64,
+    unverified: u64,
     /// The pool's classes, all processes together.
     classes: [[u64; ClassRow::COLUMNS.len()]; 2],
 }
@@ -272,6 +276,8 @@ impl Keeper {
             pool_bytes: sum(&|m| m.stored.pool_bytes.get()),
             pages: sum(&|m| m.stored.pages.get()),
             same_filled: sum(&|m| m.stored.same_filled.get()),
+            raw: sum(&|m| m.stored.raw.get()),
+            unverified: sum(&|m| m.stored.unverified.get()),
             classes: [0, 1].map(|class| self.sum_class(class)),
         };
     }
@@ -369,6 +375,12 @@ impl Keeper {
             ("pager_cpu_s", json!(total.cpu_us.get() as f64 / 1e6)),
             ("processes", json!(self.met)),
             ("unmanaged_processes", json!(ledger.unmanaged())),
+            ("engine", json!(self.report.engine.name())),
+            ("cpu_requests", json!(total.cpu_requests.get())),
+            ("device_requests", json!(total.device_requests.get())),
+            ("instead_requests", json!(total.instead_requests.get())),
+            ("raw_pages", json!(last.raw)),
+            ("unverified_units", json!(last.unverified)),
             ("programs", json!(names)),
             ("pool_classes", json!(classes)),
         ];
@@ -399,6 +411,7 @@ fn table(rows: &Map<String, Value>) -> String {
             (Value::Array(programs), _) => {
                 programs.iter().map(program).collect::<Vec<_>>().join(", ")
             }
+            (Value::String(text), _) => text.clone(),
             (_, "bytes") => format!("{:.1} MiB", number / f64::from(1 << 20)),
             (_, "us") => format!("{number:.1} us"),
             (_, "s") => format!("{number:.2} s"),

@@ -15,10 +15,11 @@ use crate::program::{self, ProgramError, SHELL, Start};
 use crate::uffd::{self, Missing};
 use clap::Args;
 use nix::errno::Errno;
+use octavo_accel::{Engines, Unusable};
 use octavo_bench::host;
 use octavo_codec::{Codec, DeflateMode};
 use octavo_page::config::{RunConfig, Text, VARIABLE, reserve_bytes};
-use octavo_page::{ByteSize, ChainLength, PAGE_SIZE, Unit};
+use octavo_page::{ByteSize, ChainLength, EngineKind, PAGE_SIZE, Unit};
 use octavo_sys::task;
 use rustix::process::{Resource, getpid, getrlimit};
 use std::convert::Infallible;
@@ -28,6 +29,7 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use thiserror::Error;
 
 /// The file name of the object that is loaded into the program.
@@ -56,8 +58,8 @@ pub struct RunArgs {
     #[arg(long)]
     strict: bool,
 
-    /// How memory is compressed: lz4, or zstd:LEVEL with a level from -7 to 9, as in zstd:1.
-    /// Without it: chosen while running
+    /// How memory is compressed: lz4, zstd:LEVEL with a level from -7 to 9, as in zstd:1, or
+    /// deflate-MODE:LEVEL, as in deflate-dynamic:1. Without it: chosen while running
     #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = usable_codec)]
     codec: Option<Codec>,
 
@@ -68,6 +70,11 @@ pub struct RunArgs {
     /// The longest zspage of the pool, in units: 1 to 16. Without it: 16, which packs best
     #[arg(long, value_name = "N")]
     chain: Option<ChainLength>,
+
+    /// What compresses: auto, cpu, iaa (Intel's accelerator; deflate codecs only, the CPU stands in
+    /// for others) or model (that accelerator in software, for tests). auto: iaa where it can be used
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    engine: EngineChoice,
 
     /// Print a table of counters to stderr at the end
     #[arg(long)]
@@ -84,6 +91,38 @@ pub struct RunArgs {
     /// Its arguments
     #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<OsString>,
+}
+
+/// What is to compress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EngineChoice {
+    /// Devices where there are some to use, else the CPU.
+    Auto,
+    /// This, or the program is not run.
+    Only(EngineKind),
+}
+
+impl FromStr for EngineChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        text.parse().map(Self::Only).map_err(|why| format!("{why}, or auto"))
+    }
+}
+
+impl EngineChoice {
+    /// What it comes to on this machine.
+    fn kind(self) -> Result<EngineKind, Unusable> {
+        let iaa = || Engines::open(EngineKind::Iaa);
+        match self {
+            Self::Auto => Ok(iaa().map_or(EngineKind::Cpu, |engines| engines.kind())),
+            Self::Only(EngineKind::Iaa) => iaa().map(|engines| engines.kind()),
+            Self::Only(kind) => Ok(kind),
+        }
+    }
 }
 
 /// A codec of which this program has everything: nothing learns tables while it runs so far.
@@ -145,6 +184,9 @@ pub enum Refusal {
         /// For this limit on memory.
         limit: ByteSize,
     },
+    /// No such engine.
+    #[error("--engine iaa: {0}")]
+    Engine(#[from] Unusable),
     /// The process beside the job.
     #[error("the job's keeper cannot be started: {}", io::Error::from_raw_os_error(.0.into_raw()))]
     Keeper(octavo_sys::Errno),
@@ -186,10 +228,11 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
     let object = find_object()?;
     uffd::verdict(&uffd::probe(), uffd::rights())?;
     Space::BOTH.into_iter().try_for_each(|space| check_address_space(space, limit))?;
+    let engine = args.engine.kind()?;
     let stats_json = args.stats_json.as_deref().map(writable_file).transpose()?;
 
     let first = getpid().as_raw_nonzero().get();
-    let report = Report { table: args.stats, json: stats_json, strict: args.strict };
+    let report = Report { table: args.stats, json: stats_json, strict: args.strict, engine };
     let (keeper, ledger) = start_keeper(first, limit, report).map_err(Refusal::Keeper)?;
     let codec = args.codec.map(|c| c.to_string());
     let preload = env::var_os(LD_PRELOAD);
@@ -202,6 +245,7 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
         codec: codec.as_ref().map(|name| Text::new(name.as_bytes())),
         unit: args.unit,
         chain: args.chain,
+        engine: Some(engine),
     };
     execute(&file, start, args, &environment(&object, preload.as_deref(), &config))
 }
@@ -383,6 +427,7 @@ mod tests {
             codec: None,
             unit: None,
             chain: None,
+            engine: None,
         };
         let get = |preload: Option<&str>, name: &str| {
             let variables = environment(Path::new("/o.so"), preload.map(OsStr::new), &config);

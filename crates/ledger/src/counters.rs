@@ -104,6 +104,12 @@ pub struct Counters {
     pub lost: Counter,
     /// CPU time of the pager, in microseconds.
     pub cpu_us: Counter,
+    /// Units compressed and decompressed on the CPU, as asked.
+    pub cpu_requests: Counter,
+    /// The same by devices.
+    pub device_requests: Counter,
+    /// The same on the CPU, in place of a device.
+    pub instead_requests: Counter,
     /// From reading a fault to its answer, of one fault in eight.
     pub fault_time: Times,
 }
@@ -123,6 +129,9 @@ impl Counters {
             &self.unlisted,
             &self.lost,
             &self.cpu_us,
+            &self.cpu_requests,
+            &self.device_requests,
+            &self.instead_requests,
         ];
         counters.into_iter().chain(&self.fault_time.0)
     }

@@ -108,14 +108,19 @@ pub struct Stored {
     pub pages: Counter,
     /// Of those, pages that are one word.
     pub same_filled: Counter,
+    /// And pages that are kept as they are.
+    pub raw: Counter,
+    /// Units that devices compressed to something else.
+    pub unverified: Counter,
     /// The pool's classes: packed objects, huge ones.
     pub classes: [PoolClass; 2],
 }
 
 impl Stored {
     fn each(&self) -> impl Iterator<Item = &Counter> {
-        let Self { compressed_bytes, pool_bytes, pages, same_filled, classes } = self;
-        let sums = [compressed_bytes, pool_bytes, pages, same_filled];
+        let Self { compressed_bytes, pool_bytes, pages, same_filled, raw, unverified, classes } =
+            self;
+        let sums = [compressed_bytes, pool_bytes, pages, same_filled, raw, unverified];
         sums.into_iter().chain(classes.iter().flat_map(|class| &class.0))
     }
 }

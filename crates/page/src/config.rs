@@ -12,7 +12,7 @@
 //! back borrows the word and its texts stay as they were written; [`Text::bytes`] decodes on the
 //! way out. Two texts are equal when they mean the same bytes.
 
-use crate::{ByteSize, ChainLength, Unit};
+use crate::{ByteSize, ChainLength, EngineKind, Unit};
 use core::fmt;
 
 /// The name of the environment variable.
@@ -55,6 +55,8 @@ pub struct RunConfig<'a> {
     pub unit: Option<Unit>,
     /// The chain length of the pool; absent: its default.
     pub chain: Option<ChainLength>,
+    /// What compresses; absent: the CPU.
+    pub engine: Option<EngineKind>,
 }
 
 /// Some bytes, borrowed either as they are or as they stand percent-encoded in the word.
@@ -218,6 +220,9 @@ impl<'a> RunConfig<'a> {
         if let Some(chain) = self.chain {
             write!(out, ";chain={chain}")?;
         }
+        if let Some(engine) = self.engine {
+            write!(out, ";engine={engine}")?;
+        }
         let Some(codec) = self.codec else { return Ok(()) };
         out.write_str(";codec=")?;
         for byte in codec.bytes() {
@@ -251,6 +256,7 @@ impl<'a> RunConfig<'a> {
             codec: read.codec,
             unit: read.unit,
             chain: read.chain,
+            engine: read.engine,
         })
     }
 }
@@ -267,6 +273,7 @@ struct Read<'a> {
     codec: Option<Text<'a>>,
     unit: Option<Unit>,
     chain: Option<ChainLength>,
+    engine: Option<EngineKind>,
 }
 
 impl<'a> Read<'a> {
@@ -282,6 +289,7 @@ impl<'a> Read<'a> {
             "codec" => set(&mut self.codec, key, value, Text::encoded),
             "unit" => set(&mut self.unit, key, value, |v| v.parse().ok()),
             "chain" => set(&mut self.chain, key, value, number),
+            "engine" => set(&mut self.engine, key, value, |v| v.parse().ok()),
             _ => Err(ConfigError::UnknownKey(key)),
         }
     }
@@ -333,6 +341,7 @@ mod tests {
         codec: None,
         unit: None,
         chain: None,
+        engine: None,
     };
 
     fn word(config: &RunConfig<'_>) -> String {
@@ -347,12 +356,13 @@ mod tests {
             codec: Some(Text::new(b"a;b=c%\xff two")),
             unit: Some(Unit::K16),
             chain: Some(ChainLength::MAX),
+            engine: Some(EngineKind::Model),
             ..PLAIN
         };
         assert_eq!(
             word(&config),
             "v=2;pid=4711;keeper=4710;ledger=3;limit=536870912;strict=0;unit=16K;\
-             chain=16;codec=a%3Bb%3Dc%25%FF two"
+             chain=16;engine=model;codec=a%3Bb%3Dc%25%FF two"
         );
     }
 
@@ -373,6 +383,7 @@ mod tests {
             ("strict=yes", BadValue { key: "strict", value: "yes" }),
             ("unit=8K", BadValue { key: "unit", value: "8K" }),
             ("chain=0", BadValue { key: "chain", value: "0" }),
+            ("engine=auto", BadValue { key: "engine", value: "auto" }),
             ("codec=%4", BadValue { key: "codec", value: "%4" }),
             ("codec=%zz", BadValue { key: "codec", value: "%zz" }),
             ("codec=a=b", BadValue { key: "codec", value: "a=b" }),
@@ -398,12 +409,13 @@ mod tests {
             codec in option::of(vec(any::<u8>(), 0..40)),
             unit in option::of(prop::sample::select(&Unit::ALL[..])),
             chain in option::of(1..=16usize),
+            engine in option::of(prop::sample::select(&EngineKind::ALL[..])),
         ) {
             fn text(bytes: &Option<Vec<u8>>) -> Option<Text<'_>> {
                 bytes.as_deref().map(Text::new)
             }
             let config = RunConfig {
-                pid, keeper, ledger, limit: ByteSize::new(limit), strict, unit,
+                pid, keeper, ledger, limit: ByteSize::new(limit), strict, unit, engine,
                 chain: chain.and_then(ChainLength::new),
                 codec: text(&codec),
             };

@@ -265,10 +265,71 @@ impl FromStr for ChainLength {
     }
 }
 
+/// What does the work of compressing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum EngineKind {
+    /// The codecs, on the CPU.
+    #[default]
+    Cpu,
+    /// Intel's In-Memory Analytics Accelerator.
+    Iaa,
+    /// A model of that, in software: for tests of everything else.
+    Model,
+}
+
+impl EngineKind {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::Cpu, Self::Iaa, Self::Model];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Iaa => "iaa",
+            Self::Model => "model",
+        }
+    }
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A word that is no kind of engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ParseEngineError;
+
+impl fmt::Display for ParseEngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an engine is one of cpu, iaa, model")
+    }
+}
+
+impl core::error::Error for ParseEngineError {}
+
+impl FromStr for EngineKind {
+    type Err = ParseEngineError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|kind| kind.name() == s).ok_or(ParseEngineError)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::string::ToString;
+
+    #[test]
+    fn engines_read_back_as_they_print() {
+        for kind in EngineKind::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        assert_eq!("auto".parse::<EngineKind>(), Err(ParseEngineError));
+    }
 
     #[test]
     fn units_read_back_as_they_print() {

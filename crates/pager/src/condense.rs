@@ -20,7 +20,7 @@ use crate::serve::RUN;
 use crate::table::{Place, Word};
 use core::time::Duration;
 use octavo_page::{PAGE_SIZE, SlotId};
-use octavo_store::PutError;
+use octavo_store::{Form, PutError};
 use octavo_sys::task;
 
 /// After a round in which nothing could be condensed, nobody looks for so long.
@@ -79,8 +79,10 @@ impl Pager {
     fn condense(&self, worker: &mut Worker, tier: Tier, start: usize) -> usize {
         let Some(block) = self.block_at(start, tier.unit.pages()) else { return 0 };
         let gains = block.slots().iter().any(|slot| {
-            self.store.unit_of(*slot).is_some_and(|unit| {
-                unit.codec.is_some_and(|codec| codec != tier.codec || unit.pages < block.pages)
+            self.store.unit_of(*slot).is_some_and(|unit| match unit.form {
+                Form::SameFilled => false,
+                Form::Compressed(codec) if codec == tier.codec => unit.pages < block.pages,
+                Form::Compressed(_) | Form::Raw => true,
             })
         });
         if !gains {

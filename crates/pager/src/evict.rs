@@ -651,12 +651,16 @@ impl Pager {
     fn evict_next_at_work(&self, worker: &mut Worker) -> Option<Evicted> {
         let _work = start::work();
         self.unshare();
-        self.evict_next(worker)
+        let evicted = self.evict_next(worker);
+        self.note_work(worker);
+        evicted
     }
 
     fn condense_at_work(&self, worker: &mut Worker) -> bool {
         let _work = start::work();
-        self.condense_step(worker)
+        let condensed = self.condense_step(worker);
+        self.note_work(worker);
+        condensed
     }
 
     fn tidy_at_work(&self) {

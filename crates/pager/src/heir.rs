@@ -26,6 +26,7 @@ use crate::regions::{Regions, Span};
 use crate::sharing;
 use crate::start::{self, REST};
 use crate::table::{Place, Table, Word};
+use octavo_accel::Engines;
 use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use octavo_sys::uffd::Uffd;
@@ -186,6 +187,9 @@ impl Pager {
         self.target.become_like(task::pidfd(target)?)?;
         self.maps.become_like(octavo_sys::maps::Maps::open()?)?;
         self.store.arena().inherit()?;
+        let engines = Engines::open(self.config.engine).unwrap_or(Engines::cpu());
+        // The descriptors they would close are not ours.
+        core::mem::forget(core::mem::replace(&mut self.engines, engines));
         let (raw, process) = self.letter(Ring::Come)?.uffd();
         let uffd = task::borrow_fd(&task::pidfd(process)?, raw)?;
         let areas: alloc::vec::Vec<_> = self.areas.iter().map(|area| &area.staging).collect();

@@ -18,12 +18,13 @@ use crate::serve::{Fault, RUN, Stream};
 use crate::table::Table;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use octavo_accel::{AnyEngine, Engines};
 use octavo_codec::Codec;
 use octavo_ledger::counters::{Counter, Counters};
 use octavo_ledger::{Ledger, Member};
 use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicBool, Ordering};
-use octavo_page::{ChainLength, PAGE_SIZE, Unit};
+use octavo_page::{ChainLength, EngineKind, PAGE_SIZE, Unit};
 use octavo_store::{How, Scratch, Store};
 use octavo_sys::file::{Fd, Text};
 use octavo_sys::maps::Maps;
@@ -53,6 +54,8 @@ pub struct Config {
     pub chain: ChainLength,
     /// CPUs that this process may use.
     pub cpus: usize,
+    /// What does the work. The CPU where there are no such engines in a process.
+    pub engine: EngineKind,
 }
 
 impl Config {
@@ -60,6 +63,18 @@ impl Config {
     #[must_use]
     pub fn evictors(&self) -> usize {
         self.cpus.clamp(1, MAX_EVICTORS)
+    }
+
+    /// The longest unit that devices are to get, if they get any.
+    fn device_unit(&self) -> Unit {
+        let deflated =
+            |tier: &Tier| matches!(tier.codec, Codec::Deflate { .. }).then_some(tier.unit);
+        self.tiers.iter().filter_map(deflated).max().unwrap_or(Unit::K4)
+    }
+
+    /// An engine for the calling helper.
+    fn engine(&self, engines: &Engines) -> AnyEngine {
+        engines.engine(&self.tiers.map(|tier| tier.codec), self.device_unit(), task::cpu())
     }
 }
 
@@ -86,6 +101,8 @@ pub struct Pager {
     pub(crate) sweep: Mutex<Sweep>,
     pub(crate) condenser: Mutex<Condenser>,
     pub(crate) store: Store<PoolArena>,
+    /// What the workers' engines share. Those of a forked child are its own.
+    pub(crate) engines: Engines,
     pub(crate) budget: Budget,
     /// What the processes of the job know of each other, and this one's place in it.
     pub(crate) ledger: &'static Ledger,
@@ -108,7 +125,7 @@ pub struct Pager {
 /// What one helper has for itself: memory to compress and decode in, made once.
 pub struct Worker {
     pub(crate) number: usize,
-    pub(crate) scratch: Scratch,
+    pub(crate) scratch: Scratch<AnyEngine>,
     /// What a run of stored pages is decoded into.
     pub(crate) run: Box<[u8]>,
     pub(crate) stream: Stream,
@@ -123,10 +140,10 @@ pub struct Worker {
 impl Worker {
     /// The worker with this number, at most [`MAX_EVICTORS`]; number 0 reads the events.
     #[must_use]
-    pub fn new(number: usize, config: &Config) -> Self {
+    pub fn new(number: usize, config: &Config, engines: &Engines) -> Self {
         Self {
             number,
-            scratch: Scratch::new(&config.tiers.map(|tier| tier.codec)),
+            scratch: Scratch::with(config.engine(engines)),
             run: alloc::vec![0; RUN * PAGE_SIZE].into_boxed_slice(),
             stream: Stream::default(),
             page: alloc::vec![0; PAGE_SIZE].into_boxed_slice(),
@@ -136,10 +153,17 @@ impl Worker {
         }
     }
 
-    /// Forgets what was under way: in a forked child that was the parent's.
-    pub(crate) fn begin_anew(&mut self) {
+    /// Forgets what was under way: in a forked child that was the parent's. So is the memory that devices
+    /// work in, and not inherited; the codecs of the CPU are.
+    pub(crate) fn begin_anew(&mut self, config: &Config, engines: &Engines) {
         (self.stream, self.faults) = (Stream::default(), Queue::default());
         (self.takes, self.fresh_end) = (false, 0);
+        self.scratch.take_work();
+        if config.engine != EngineKind::Cpu {
+            let engine = config.engine(engines);
+            // The descriptors it would close are not ours any more.
+            core::mem::forget(core::mem::replace(self.scratch.engine(), engine));
+        }
     }
 
     /// Whether this is the server, which reads the events.
@@ -240,6 +264,7 @@ impl Pager {
             sweep: Mutex::new(Sweep::default()),
             condenser: Mutex::new(Condenser::default()),
             store,
+            engines: Engines::open(config.engine).unwrap_or(Engines::cpu()),
             budget: Budget::new(config.limit / PAGE_SIZE as u64),
             ledger,
             member,
@@ -285,6 +310,18 @@ impl Pager {
         area.staging.note_address(parked as usize % BATCH, address);
     }
 
+    /// Counts what the engine of `worker` has done since this was last called.
+    pub(crate) fn note_work(&self, worker: &mut Worker) {
+        let work = worker.scratch.take_work();
+        let counters = [
+            (&self.counters.cpu_requests, work.by_cpu),
+            (&self.counters.device_requests, work.by_devices),
+            (&self.counters.instead_requests, work.by_cpu_instead),
+        ];
+        let some = counters.into_iter().filter(|(_, requests)| *requests > 0);
+        some.for_each(|(counter, requests)| counter.add(requests));
+    }
+
     /// How pages are compressed at present.
     pub(crate) fn tier(&self) -> Tier {
         self.config.tiers[self.budget.density()]
@@ -293,7 +330,9 @@ impl Pager {
     /// How a batch is stored by `codec` in units of `unit`: they must shrink by an eighth.
     pub(crate) fn how(&self, Tier { codec, unit }: Tier) -> How {
         let fits_in = unit.bytes() / 8 * 7;
-        How { codec, unit, cpu: task::cpu() % self.config.cpus, fits_in }
+        let cpu = task::cpu() % self.config.cpus;
+        // Folios are units here, and one that does not compress goes back where it was.
+        How { codec, unit, cpu, fits_in, refusal_bytes: 0 }
     }
 
     /// Ends the program and ourselves with a message: going on would mean wrong contents.

@@ -397,21 +397,25 @@ fn run(post: Outpost, work: Work<'_>) -> ! {
 }
 
 fn serve(pager: &'static Pager, process: i32) -> ! {
-    pager.run_server(worker(0, &pager.config), process);
+    pager.run_server(worker(0, pager), process);
     leave()
 }
 
 /// The worker with this number, made by the first process that needs it; its children have it too.
-fn worker(number: usize, config: &Config) -> &'static mut Worker {
+fn worker(number: usize, pager: &Pager) -> &'static mut Worker {
     static WORKERS: [AtomicPtr<Worker>; MAX_EVICTORS + 1] =
         [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_EVICTORS + 1];
+    let Pager { config, engines, .. } = pager;
     let place = &WORKERS[number];
-    if place.load(Ordering::Acquire).is_null() {
-        place.store(Box::into_raw(Box::new(Worker::new(number, config))), Ordering::Release);
+    let inherited = place.load(Ordering::Acquire);
+    if inherited.is_null() {
+        let worker = Box::leak(Box::new(Worker::new(number, config, engines)));
+        place.store(worker, Ordering::Release);
+        return worker;
     }
-    // SAFETY: just leaked, or in the parent; each number has one task in each process.
-    let worker = unsafe { &mut *place.load(Ordering::Acquire) };
-    worker.begin_anew();
+    // SAFETY: leaked in the parent; each number has one task in each process.
+    let worker = unsafe { &mut *inherited };
+    worker.begin_anew(config, engines);
     worker
 }
 
@@ -445,7 +449,7 @@ extern "C" fn evictor(argument: usize) -> ! {
     // SAFETY: `start_others` made this box for us alone.
     let (pager, number) = *unsafe { Box::from_raw(argument as *mut (&'static Pager, usize)) };
     task::set_name(c"octavo-evict");
-    pager.run_evictor(worker(number, &pager.config))
+    pager.run_evictor(worker(number, pager))
 }
 
 extern "C" fn watcher(argument: usize) -> ! {
@@ -627,6 +631,7 @@ impl Pager {
             if let Some(span) = worker.faults.left_out() {
                 self.program.wake(span);
             }
+            self.note_work(worker);
         }
     }
 

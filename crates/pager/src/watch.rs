@@ -200,6 +200,8 @@ impl Pager {
         stored.pool_bytes.set(store.pool_bytes as u64);
         stored.pages.set(store.stored_pages as u64);
         stored.same_filled.set(store.same_filled_pages as u64);
+        stored.raw.set(store.raw_pages as u64);
+        stored.unverified.set(store.unverified_units as u64);
         self.counters.cpu_us.set(task::cpu_time().as_micros() as u64);
         self.budget.publish(self.ledger, self.member, self.floor());
     }

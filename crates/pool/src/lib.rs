@@ -40,6 +40,8 @@ mod error;
 mod ground;
 mod handles;
 mod lane;
+mod many;
+mod pinned;
 pub mod reference;
 mod stats;
 mod zspages;
@@ -47,6 +49,7 @@ mod zspages;
 pub use error::{AllocError, BadHandle, ConfigError, Limit, OutOfFrames};
 pub use lane::RUNS;
 pub use octavo_page::{ChainLength, ParseChainLengthError};
+pub use pinned::Pinned;
 pub use stats::Stats;
 
 use alloc::boxed::Box;
@@ -208,18 +211,22 @@ impl<A: Arena> Pool<A> {
     /// See [`AllocError`]; the pool is as it was.
     #[allow(unsafe_code)] // The object lies in raw memory.
     pub fn alloc(&self, len: usize, write: impl FnOnce(&mut [u8])) -> Result<Handle, AllocError> {
-        let max = self.ground.shape.max_object;
-        match len {
-            0 => return Err(AllocError::Zero),
-            _ if len > max => return Err(AllocError::TooLarge { len, max }),
-            _ => {}
-        }
+        self.check_len(len)?;
         let Placed { handle, index, object } = self.place(len)?;
         // SAFETY: a reserved object stays where it is, and its handle names nothing yet, so nobody
         // else can come by its bytes.
         write(unsafe { self.ground.bytes_mut(object) });
         self.handles.publish(index);
         Ok(handle)
+    }
+
+    fn check_len(&self, len: usize) -> Result<(), AllocError> {
+        let max = self.ground.shape.max_object;
+        match len {
+            0 => Err(AllocError::Zero),
+            _ if len > max => Err(AllocError::TooLarge { len, max }),
+            _ => Ok(()),
+        }
     }
 
     /// Calls `f` with the bytes of an object, where they lie. Waits for nobody, and keeps nobody

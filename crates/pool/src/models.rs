@@ -192,3 +192,44 @@ fn two_threads_store() {
         pool.check();
     });
 }
+
+#[test]
+fn many_are_stored_beside_one() {
+    explore(|| {
+        let pool = pool();
+        let other = {
+            let pool = pool.clone();
+            thread::spawn(move || store(&pool, 3))
+        };
+        let mut handles = [Handle::from_bits(0); 2];
+        let objects: [&[u8]; 2] = [&[1; LEN], &[2; LEN]];
+        assert_eq!(pool.store_many(&objects, &mut handles), (2, Ok(())));
+        let there = other.join().expect("stored");
+        assert!(reads(&pool, handles[0], 1) && reads(&pool, handles[1], 2));
+        assert!(reads(&pool, there, 3));
+        pool.check();
+    });
+}
+
+#[test]
+fn an_object_is_held_beside_free_and_reuse() {
+    explore(|| {
+        let pool = pool();
+        let handle = store(&pool, 1);
+        let reader = {
+            let pool = pool.clone();
+            thread::spawn(move || {
+                let Ok(held) = pool.pin(handle) else { return };
+                pool.freeable_pages();
+                assert!(held.len() == LEN && held.iter().all(|&b| b == 1));
+            })
+        };
+        assert_eq!(pool.free(handle), Ok(LEN));
+        let next = store(&pool, 2);
+        reader.join().expect("no wrong byte");
+        assert!(reads(&pool, next, 2));
+        assert_eq!(pool.free(next), Ok(LEN));
+        pool.check();
+        assert_eq!(pool.arena().committed(), 0);
+    });
+}

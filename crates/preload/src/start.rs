@@ -4,8 +4,9 @@
 use crate::{environ, exec, fork, image, limits};
 use core::ffi::{c_char, c_int};
 use core::fmt::Write as _;
-use octavo_page::Unit;
+use octavo_codec::{Codec, Parts};
 use octavo_page::config::RunConfig;
+use octavo_page::{EngineKind, Unit};
 use octavo_pager::pager::{Config, Tier};
 use octavo_pager::start::{self, Job};
 use octavo_sys::Errno;
@@ -63,6 +64,7 @@ fn job(run: &RunConfig<'_>) -> Result<Job, &'static str> {
             tiers: [tier(run, FAST)?, tier(run, DENSE)?, tier(run, DENSEST)?],
             chain: run.chain.unwrap_or_default(),
             cpus: CpuSet::of_this_task().count().max(1),
+            engine: run.engine.unwrap_or_default(),
         },
         excluded: [image::ours(), image::libc(), stack..stack + 1],
         keeper: (run.keeper as i32, run.ledger as i32),
@@ -84,7 +86,11 @@ fn tier(run: &RunConfig<'_>, standard: (&str, Unit)) -> Result<Tier, &'static st
     };
     let name = core::str::from_utf8(name).map_err(|_| "the codec's name is no text")?;
     let codec = name.parse().map_err(|_| "unknown codec")?;
-    Ok(Tier { codec, unit: run.unit.unwrap_or(standard.1) })
+    let by_device = run.engine.is_some_and(|engine| engine != EngineKind::Cpu)
+        && matches!(codec, Codec::Deflate { parts: Parts::WHOLE, .. });
+    // A device looks for matches no further back than a page: longer units gain it next to nothing.
+    let unit = if by_device { Unit::K4 } else { standard.1 };
+    Ok(Tier { codec, unit: run.unit.unwrap_or(unit) })
 }
 
 /// Why the pager did not start, and what would do.

@@ -424,6 +424,55 @@ impl Slots {
             .or_else(|| self.last_resort(order, cpu))
     }
 
+    /// Takes an aligned run for each of many folios of `order`, as [`Slots::alloc`] would one after the
+    /// other, and puts their first slots into `out`; how many there were. Runs of one cluster are taken
+    /// under one hold of its lock.
+    pub fn alloc_many(&self, order: Order, cpu: usize, out: &mut [SlotId]) -> usize {
+        let own = &self.cpus[cpu % self.cpus.len()];
+        let mut done = 0;
+        while done < out.len() {
+            done += self.alloc_many_in_current(order, own, &mut out[done..]);
+            let Some(left) = out.get_mut(done) else { break };
+            // The current cluster has no more: this finds another, and makes that current.
+            let Some(first) = self.alloc(order, cpu) else { break };
+            *left = first;
+            done += 1;
+        }
+        done
+    }
+
+    /// Runs in the current cluster, from where the last allocation stopped, while that serves `order`
+    /// and has some; how many.
+    fn alloc_many_in_current(&self, order: Order, cpu: &Cpu, out: &mut [SlotId]) -> usize {
+        let current = &cpu.current[usize::from(order.get())];
+        let (number, mut offset) = split(SlotId::new(current.load(Ordering::Relaxed)));
+        if number as usize >= self.clusters.len() {
+            return 0;
+        }
+        let mut cluster = self.lock(number);
+        let state = &mut *cluster.state;
+        if state.is_nobodys() || state.order != order {
+            return 0;
+        }
+        let mut taken = 0;
+        for first_slot in out {
+            let Some(first) = state.find(order, offset) else { break };
+            state.taken.set(first, order.pages());
+            *first_slot = join(number, first);
+            offset = (first + order.pages()) % CLUSTER_SLOTS;
+            taken += 1;
+        }
+        if taken > 0 {
+            state.count += (taken * order.pages()) as u16;
+            let full = usize::from(state.count) == CLUSTER_SLOTS;
+            state.owned = !full;
+            self.settle(&mut cluster);
+            let next = if full { NO_CURRENT } else { join(number, offset).get() };
+            current.store(next, Ordering::Relaxed);
+        }
+        taken
+    }
+
     /// While free clusters are scarce, a run in a cluster of this order that has only few: so that
     /// the free clusters are left to other orders.
     fn alloc_in_spare(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {

@@ -168,3 +168,43 @@ fn two_frees_of_one_folio() {
         assert_eq!(slots.taken(), if one.is_ok() { 0 } else { 255 });
     });
 }
+
+#[test]
+fn runs_for_many_folios_against_free() {
+    loom::model(|| {
+        let slots = slots(1, 1);
+        let first = slots.alloc(HALF, 0).unwrap();
+        let (_, got) = race(
+            &slots,
+            move |s| {
+                s.free(first, 256).unwrap();
+                0
+            },
+            |s| s.alloc_many(HALF, 0, &mut [SlotId::new(0); 2]),
+        );
+        assert!(got > 0, "half of the cluster was free all the while");
+        assert_eq!(slots.taken(), 256 * got);
+    });
+}
+
+#[test]
+fn runs_for_many_folios_of_two_threads() {
+    loom::model(|| {
+        let slots = slots(2, 2);
+        let _ = slots.alloc(HALF, 0).unwrap();
+        let take = |cpu| {
+            move |s: &Slots| {
+                let mut out = [SlotId::new(0); 2];
+                let got = s.alloc_many(HALF, cpu, &mut out);
+                out[..got].to_vec()
+            }
+        };
+        let (mut one, two) = race(&slots, take(0), take(1));
+        one.extend(two);
+        let given = one.len();
+        one.sort_unstable_by_key(|slot| slot.get());
+        one.dedup();
+        // Whose lock is held is skipped, so a thread may find one less.
+        assert!(one.len() == given && given <= 3 && slots.taken() == 256 * (1 + given), "{one:?}");
+    });
+}

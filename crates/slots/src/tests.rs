@@ -333,11 +333,8 @@ impl Model {
                     return;
                 };
                 assert_eq!(first.index() % order.pages(), 0);
-                for n in first.get()..first.get() + order.pages() as u32 {
-                    assert!((n as usize) < slots.capacity());
-                    assert!(self.taken.insert(n), "slot {n} given twice");
-                }
-                self.folios.push((first, order.pages()));
+                assert!(first.index() + order.pages() <= slots.capacity());
+                self.take(first, order);
             }
             Step::Free { which } if !self.folios.is_empty() => {
                 let folio = self.folios.swap_remove(which % self.folios.len());
@@ -386,8 +383,39 @@ impl Model {
         }
     }
 
+    fn take(&mut self, first: SlotId, order: Order) {
+        for n in first.get()..first.get() + order.pages() as u32 {
+            assert!(self.taken.insert(n), "slot {n} given twice");
+        }
+        self.folios.push((first, order.pages()));
+    }
+
     fn forget(&mut self, range: core::ops::Range<u32>) {
         range.for_each(|n| assert!(self.taken.remove(&n)));
+    }
+}
+
+/// Runs of slots that are asked for together are those that would be given one after the other, and
+/// leave the allocator as that would.
+fn many_are_as_one_after_the_other(steps: &[Step], folios: &[(u8, usize, usize)]) {
+    let (many, single) = (slots::<Slots>(2048, 3), slots::<Slots>(2048, 3));
+    let (mut model, mut twin) = (Model::default(), Model::default());
+    let mut steps = steps.chunks(8);
+    for &(n, cpu, count) in folios {
+        for step in steps.next().unwrap_or(&[]) {
+            model.step(&many, step);
+            twin.step(&single, step);
+        }
+        let mut given = std::vec![SlotId::new(u32::MAX); count];
+        let got = many.alloc_many(order(n), cpu, &mut given);
+        many.check();
+        for first in &given[..got] {
+            assert_eq!(single.alloc(order(n), cpu), Some(*first));
+            model.take(*first, order(n));
+            twin.take(*first, order(n));
+        }
+        assert!(got == count || single.alloc(order(n), cpu).is_none());
+        assert_eq!(many.taken(), single.taken());
     }
 }
 
@@ -560,3 +588,16 @@ macro_rules! tests_of {
 }
 
 tests_of! { octavo: Slots, series: Series, one_lock: OneLock }
+
+proptest! {
+    #[test]
+    fn runs_for_many_folios_are_those_for_one_after_the_other(
+        steps in prop::collection::vec(step(), 0..200),
+        folios in prop::collection::vec(
+            (prop_oneof![5 => 0..=0_u8, 3 => 1..=4_u8, 1 => 5..=9_u8], 0..3_usize, 0..70_usize),
+            1..25,
+        ),
+    ) {
+        many_are_as_one_after_the_other(&steps, &folios);
+    }
+}

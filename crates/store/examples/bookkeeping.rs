@@ -105,7 +105,7 @@ fn store_all(best: &mut Best, codec: Codec, unit: Unit, data: &[u8], batch: usiz
     let config = Config { capacity_pages: 2 * pages, pool, cpus: 1, seed: 1 };
     let store = Store::new(arena(4 * pages), config).expect("a valid size");
     let mut scratch = Scratch::new(&[codec]);
-    let how = How { codec, unit, cpu: 0, fits_in: unit.bytes() * 7 / 8 };
+    let how = How { codec, unit, cpu: 0, fits_in: unit.bytes() * 7 / 8, refusal_bytes: 0 };
     let folios: Vec<&[u8]> = data.chunks(FOLIO).collect();
     let mut slots: Vec<Result<SlotId, PutError>> = vec![Err(PutError::OutOfSlots); folios.len()];
     best.time("put", || {

@@ -4,12 +4,12 @@
 //! holds. It knows nothing of processes, faults or addresses: a page is bytes, a place is a slot.
 //!
 //! ```text
-//!   put: folio ─┬─ page filled with one value ───────────────────────► word
-//!               └─ unit ── codec ── bytes ── pool ── handle ─────────► word of each other page
-//!                                                                      hash of each other page
-//!        then an aligned run of slots ── the words are published in it
+//!   put: folios ─┬─ page filled with one value ───────────────────────► word
+//!                └─ units ── engine ── bytes ── pool ── handles ──────► word of each other page
+//!                                                                       hash of each other page
+//!        then aligned runs of slots ── the words are published in them
 //!
-//!   get: word ── handle ── pool ── bytes ── codec ── page ── hash agrees? ── word unchanged? ──► out
+//!   get: words ── handles ── pool ── bytes ── engine ── pages ── hash agrees? ── word unchanged? ──► out
 //!
 //!   free: word taken (by one thread) ── wanted bit cleared ── last of its unit? ── object freed
 //!         └─ then the slot number may be given out again
@@ -18,6 +18,10 @@
 //! A *unit* (4, 16 or 64 KiB) is compressed as one object; the pages in it are freed one by one and
 //! the object goes with the last. `table.rs` states the protocol by which threads that get, free and
 //! put at once keep out of each other's way, without locks.
+//!
+//! Units go through an engine in batches: those of a call, of whichever folios, fill one batch
+//! (`put.rs`, `get.rs`). Objects and slots are taken for many at once. `one_by_one.rs` does the same
+//! unit by unit: the plain twin.
 //!
 //! # Invariants
 //!
@@ -33,9 +37,12 @@ extern crate alloc;
 extern crate std;
 
 mod errors;
+mod get;
 #[cfg(test)]
 #[cfg(loom)]
 mod models;
+mod one_by_one;
+mod put;
 mod scratch;
 mod stats;
 mod table;
@@ -48,12 +55,12 @@ pub use stats::Stats;
 
 use core::fmt;
 use octavo_codec::Codec;
-use octavo_page::{Handle, Order, PAGE_SIZE, SlotId, Unit};
-use octavo_pool::{AllocError, Limit, Pool};
+use octavo_page::{Handle, PAGE_SIZE, SlotId, Unit};
+use octavo_pool::Pool;
 use octavo_slots::Slots;
 use stats::{Counters, Tally};
 use table::{Table, first_of_unit};
-use word::{Fill, Object, Word};
+use word::{Fill, Word};
 use xxhash_rust::const_xxh3::const_custom_default_secret;
 use xxhash_rust::xxh3::xxh3_64_with_secret;
 
@@ -81,6 +88,11 @@ pub struct How {
     pub cpu: usize,
     /// The most bytes that a unit may compress to: one that takes more does not fit.
     pub fits_in: usize,
+    /// What it costs the caller, in bytes for each page, when a folio of several units is refused
+    /// because units of it do not fit. Such units are kept raw while all objects of their folio
+    /// together take less. With 0 a folio is refused with the first of them; so is, whatever this
+    /// says, a folio of one unit.
+    pub refusal_bytes: usize,
 }
 
 /// The unit in which a page was stored.
@@ -93,16 +105,19 @@ pub struct UnitInfo {
     /// The pages that are still wanted and come with it: bit 0 is the first. Same-filled pages are
     /// not among them.
     pub wanted: u16,
-    /// What compressed it; `None` for a same-filled page, which is a unit by itself.
-    pub codec: Option<Codec>,
+    /// What is kept of it.
+    pub form: Form,
 }
 
-impl UnitInfo {
-    /// Whether this is one page filled with one value, with no object behind it.
-    #[must_use]
-    pub const fn same_filled(&self) -> bool {
-        self.codec.is_none()
-    }
+/// What is kept of a unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// One value: the unit is one page filled with it, and there is no object.
+    SameFilled,
+    /// Itself.
+    Raw,
+    /// What this codec made of it.
+    Compressed(Codec),
 }
 
 /// Pages, compressed, each under its slot. Any number of threads may use it at once.
@@ -151,210 +166,6 @@ impl<A: Arena> Store<A> {
         self.table.len()
     }
 
-    /// Stores a batch of folios. Each gets an aligned run of slots, page by page, or its own error
-    /// in `out`; what happens to one changes nothing for the others.
-    ///
-    /// # Panics
-    /// When a folio is no power of two of pages up to 2 MiB, or no whole number of units, or `out`
-    /// is not as long as `folios`: bugs of the caller.
-    pub fn put(
-        &self,
-        scratch: &mut Scratch,
-        how: How,
-        folios: &[&[u8]],
-        out: &mut [Result<SlotId, PutError>],
-    ) {
-        assert_eq!(folios.len(), out.len(), "a result for each folio");
-        let mut tally = Tally::default();
-        for (folio, out) in folios.iter().zip(out) {
-            *out = self.put_folio(scratch, how, folio);
-            tally.count_put(&scratch.words[..folio.len() / PAGE_SIZE], *out);
-        }
-        self.counters.add(&tally);
-    }
-
-    /// Stores one folio: objects first, then slots, then the words that join the two.
-    fn put_folio(&self, scratch: &mut Scratch, how: How, folio: &[u8]) -> Result<SlotId, PutError> {
-        let pages = folio.len() / PAGE_SIZE;
-        let order = Order::of_pages(pages).filter(|order| order.pages() * PAGE_SIZE == folio.len());
-        let order = order.expect("a folio is a power of two of pages");
-        let unit_pages = how.unit.pages();
-        assert!(
-            pages.is_multiple_of(unit_pages),
-            "a folio of {pages} pages in units of {}",
-            how.unit
-        );
-
-        let staged = folio.chunks_exact(how.unit.bytes()).enumerate().try_for_each(|(n, unit)| {
-            let put = self.put_unit(scratch, how, unit, n * unit_pages);
-            put.map_err(|error| (n * unit_pages, error))
-        });
-        if let Err((done, error)) = staged {
-            self.unstage(&scratch.words[..done], unit_pages);
-            return Err(error);
-        }
-        let Some(first) = self.slots.alloc(order, how.cpu) else {
-            self.unstage(&scratch.words[..pages], unit_pages);
-            return Err(PutError::OutOfSlots);
-        };
-        self.table.publish(first, &scratch.words[..pages], &scratch.hashes[..pages]);
-        Ok(first)
-    }
-
-    /// Puts the object of one unit into the pool and leaves its pages' words and hashes in
-    /// `scratch`, from `at` on.
-    fn put_unit(
-        &self,
-        scratch: &mut Scratch,
-        how: How,
-        unit: &[u8],
-        at: usize,
-    ) -> Result<(), PutError> {
-        let words = &mut scratch.words[at..at + how.unit.pages()];
-        let mut filled = 0;
-        for (page, word) in unit.chunks_exact(PAGE_SIZE).zip(&mut *words) {
-            *word = Fill::of_page(page).map_or(Word::Empty, Word::Filled);
-            filled += usize::from(*word != Word::Empty);
-        }
-        if filled == words.len() {
-            return Ok(());
-        }
-        let room = how.fits_in.min(self.largest_object).min(unit.len());
-        let bytes = &mut scratch.bytes[..room];
-        let len = scratch
-            .workspace
-            .compress(how.codec, unit, bytes)
-            .map_err(|octavo_codec::DoesNotFit| PutError::DoesNotFit)?;
-        let handle = self.pool.store(&bytes[..len]).map_err(refused)?;
-        let object = Object { handle, codec: how.codec.id(), unit: how.unit };
-        let hashes = &mut scratch.hashes[at..];
-        for ((page, word), hash) in unit.chunks_exact(PAGE_SIZE).zip(words).zip(hashes) {
-            if *word == Word::Empty {
-                *word = Word::Compressed(object);
-                *hash = self.hash(page);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes back the objects of a folio that will not be stored after all.
-    fn unstage(&self, words: &[Word], unit_pages: usize) {
-        for unit in words.chunks(unit_pages) {
-            let object = unit.iter().find_map(|word| match word {
-                Word::Compressed(object) => Some(object.handle),
-                _ => None,
-            });
-            object.into_iter().for_each(|handle| self.free_object(handle));
-        }
-    }
-
-    /// Reads the pages in `out.len() / 4096` slots from `slot` on. A unit of which several pages are
-    /// wanted is decompressed once.
-    ///
-    /// A slot that another thread frees meanwhile gives its page or [`GetError::Empty`].
-    ///
-    /// # Errors
-    /// [`GetError`] for the first slot that has no page, or a page that is lost; what is in `out` is
-    /// then undefined.
-    ///
-    /// # Panics
-    /// When `out` is no whole number of pages, or `scratch` was not made for the codec that the
-    /// pages were put with: bugs of the caller.
-    pub fn get(&self, scratch: &mut Scratch, slot: SlotId, out: &mut [u8]) -> Result<(), GetError> {
-        let (mut pages, rest) = out.as_chunks_mut();
-        assert!(rest.is_empty(), "a whole number of pages is read");
-        let mut slot = slot;
-        while !pages.is_empty() {
-            let done = self.get_span(scratch, slot, pages)?;
-            pages = &mut pages[done..];
-            slot = slot.offset(done as u32);
-        }
-        Ok(())
-    }
-
-    /// Reads at least one page from `slot` on, as many as one object gives, and says how many.
-    fn get_span(
-        &self,
-        scratch: &mut Scratch,
-        slot: SlotId,
-        pages: &mut [Page],
-    ) -> Result<usize, GetError> {
-        let mut doubts = 0;
-        loop {
-            let object = match self.word(slot) {
-                Word::Empty => return Err(GetError::Empty { slot }),
-                Word::Poisoned => return Err(GetError::Poisoned { slot }),
-                Word::Filled(fill) => {
-                    fill.write(&mut pages[0]);
-                    return Ok(1);
-                }
-                Word::Compressed(object) => object,
-            };
-            // In doubt the page is read alone: what is asked with it cannot make it unreadable.
-            let reach = if doubts == 0 { pages.len() } else { 1 };
-            match self.get_from_object(scratch, slot, object, &mut pages[..reach]) {
-                Read::Good(pages) => return Ok(pages),
-                // The page was freed while it was read. Another thread got on, so this ends.
-                Read::Changed => {}
-                // Or the slot was freed and filled again to the very same word: look twice.
-                Read::Doubtful(_) if doubts == 0 => doubts += 1,
-                Read::Doubtful(slot) => return Err(GetError::Damaged { slot }),
-            }
-        }
-    }
-
-    /// Reads the pages of one object: `slot`'s and those behind it that are next to it in the unit
-    /// and asked for.
-    fn get_from_object(
-        &self,
-        scratch: &mut Scratch,
-        slot: SlotId,
-        object: Object,
-        pages: &mut [Page],
-    ) -> Read {
-        let unit_pages = object.unit.pages();
-        let offset = slot.index() % unit_pages;
-        let mut words = [Word::Compressed(object); Unit::MAX.pages()];
-        let mut span = 1;
-        while span < pages.len().min(unit_pages - offset) {
-            let word = self.word(slot.offset(span as u32));
-            if !matches!(word, Word::Filled(_)) && word != Word::Compressed(object) {
-                break;
-            }
-            words[span] = word;
-            span += 1;
-        }
-        let pages = &mut pages[..span];
-
-        let whole = span == unit_pages;
-        let Scratch { workspace, unit, .. } = scratch;
-        let room = if whole { pages.as_flattened_mut() } else { &mut unit[..object.unit.bytes()] };
-        let decoded = self.pool.read(object.handle, |bytes| {
-            let codec = Codec::from_id(object.codec)?;
-            let wanted = (offset + span) * PAGE_SIZE;
-            workspace.decompress_prefix(codec, bytes, room, wanted).ok()
-        });
-        let decoded = matches!(decoded, Ok(Some(())));
-        for (n, page) in pages.iter_mut().enumerate() {
-            let slot = slot.offset(n as u32);
-            if let Word::Filled(fill) = words[n] {
-                fill.write(page);
-                continue;
-            }
-            if !whole {
-                page.copy_from_slice(&unit[(offset + n) * PAGE_SIZE..][..PAGE_SIZE]);
-            }
-            let good = decoded && self.hash(page) == self.table.hash(slot);
-            if !self.table.still(slot, words[n]) {
-                return Read::Changed;
-            }
-            if !good {
-                return Read::Doubtful(slot);
-            }
-        }
-        Read::Good(span)
-    }
-
     /// The unit in which the page of a slot was stored; `None` when there is no page.
     ///
     /// While other threads free pages the answer is of the moment.
@@ -363,8 +174,8 @@ impl<A: Arena> Store<A> {
         let object = match self.word(slot) {
             Word::Empty | Word::Poisoned => return None,
             Word::Filled(_) => {
-                let codec = None;
-                return Some(UnitInfo { first: slot, pages: 1, wanted: 1, codec });
+                let form = Form::SameFilled;
+                return Some(UnitInfo { first: slot, pages: 1, wanted: 1, form });
             }
             Word::Compressed(object) => object,
         };
@@ -373,7 +184,7 @@ impl<A: Arena> Store<A> {
             first: first_of_unit(slot, object.unit),
             pages: object.unit.pages(),
             wanted,
-            codec: Codec::from_id(object.codec),
+            form: object.form(),
         })
     }
 
@@ -480,27 +291,6 @@ impl<A: Arena> Store<A> {
 impl<A: Arena> fmt::Debug for Store<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store").field("stats", &self.counters.read()).finish_non_exhaustive()
-    }
-}
-
-type Page = [u8; PAGE_SIZE];
-
-/// How reading pages from an object went.
-enum Read {
-    /// This many pages are as they were put.
-    Good(usize),
-    /// A page was freed meanwhile.
-    Changed,
-    /// The page of this slot is not as it was put.
-    Doubtful(SlotId),
-}
-
-/// Why the pool did not take a unit.
-fn refused(error: AllocError) -> PutError {
-    match error {
-        AllocError::OutOfFrames | AllocError::Full(Limit::Pages(_)) => PutError::OutOfFrames,
-        AllocError::Full(Limit::Objects(_)) => PutError::OutOfObjects,
-        AllocError::Zero | AllocError::TooLarge { .. } => PutError::DoesNotFit,
     }
 }
 

@@ -1,33 +1,58 @@
 //! What one thread needs to put and to get, made once.
 
+use crate::put::GROUP;
 use crate::word::Word;
 use alloc::boxed::Box;
-use octavo_codec::{Codec, Workspace};
+use octavo_accel::{Cpu, Engine, Work};
+use octavo_codec::Codec;
 use octavo_page::{MAX_FOLIO_PAGES, Unit};
 
-/// Memory for one worker: encoders, decoders, and room for one folio's words. Some hundreds of KiB,
-/// of which only what the work needs is touched. Nothing is allocated after it was made.
-pub struct Scratch {
-    pub(crate) workspace: Workspace,
+/// An engine and memory for one worker: room for a group of compressed units and for the words of a
+/// round. A MiB and some hundreds of KiB, of which only what the work needs is touched. Nothing is
+/// allocated after it was made.
+pub struct Scratch<E = Cpu> {
+    pub(crate) engine: E,
+    /// What was done by that engine.
+    pub(crate) work: Work,
     /// A unit of which only some pages are wanted.
     pub(crate) unit: Box<[u8]>,
-    /// The compressed bytes of a unit, before the pool has them.
+    /// The compressed bytes of a group of units, before the pool has them.
     pub(crate) bytes: Box<[u8]>,
-    /// The words and hashes of the folio that is being put.
+    /// The words and hashes of the folios that are being put.
     pub(crate) words: Box<[Word]>,
     pub(crate) hashes: Box<[u64]>,
 }
 
 impl Scratch {
-    /// A scratch for putting with any of `codecs` and getting what was put with any of them.
+    /// A scratch for putting with any of `codecs` and getting what was put with any of them, on the
+    /// CPU.
     #[must_use]
     pub fn new(codecs: &[Codec]) -> Self {
+        Self::with(Cpu::new(codecs))
+    }
+}
+
+impl<E: Engine> Scratch<E> {
+    /// A scratch whose units go through `engine`: with any of the codecs that was made for.
+    #[must_use]
+    pub fn with(engine: E) -> Self {
         Self {
-            workspace: Workspace::new(codecs),
+            engine,
+            work: Work::default(),
             unit: alloc::vec![0; Unit::MAX.bytes()].into(),
-            bytes: alloc::vec![0; Unit::MAX.bytes()].into(),
+            bytes: alloc::vec![0; GROUP * Unit::MAX.bytes()].into(),
             words: alloc::vec![Word::Empty; MAX_FOLIO_PAGES].into(),
             hashes: alloc::vec![0; MAX_FOLIO_PAGES].into(),
         }
+    }
+
+    /// Its engine.
+    pub fn engine(&mut self) -> &mut E {
+        &mut self.engine
+    }
+
+    /// The requests done since this was last asked, by who did them.
+    pub fn take_work(&mut self) -> Work {
+        core::mem::take(&mut self.work)
     }
 }

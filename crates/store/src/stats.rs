@@ -1,7 +1,7 @@
 //! Counting, once for each batch.
 
 use crate::errors::PutError;
-use crate::word::Word;
+use crate::word::{RAW, Word};
 use octavo_page::SlotId;
 use octavo_page::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,6 +14,11 @@ pub struct Stats {
     pub same_filled_pages: usize,
     /// Pages refused since the start because they did not fit, each time they were offered.
     pub incompressible_pages: usize,
+    /// Pages held as they are, because their unit did not fit and its folio was not refused, or came
+    /// back wrong.
+    pub raw_pages: usize,
+    /// Units that a device compressed to something else since the start, as its checksum told.
+    pub unverified_units: usize,
     /// Bytes of the objects in the pool.
     pub compressed_bytes: usize,
     /// Bytes that all of this takes: frames, handles and descriptors of the pool, and the tables of
@@ -29,6 +34,8 @@ pub(crate) struct Counters {
     stored: AtomicUsize,
     same_filled: AtomicUsize,
     incompressible: AtomicUsize,
+    raw: AtomicUsize,
+    unverified: AtomicUsize,
 }
 
 /// What one batch changes.
@@ -37,25 +44,36 @@ pub(crate) struct Tally {
     stored: isize,
     same_filled: isize,
     incompressible: isize,
+    raw: isize,
 }
 
 impl Tally {
-    pub(crate) fn count_put(&mut self, words: &[Word], result: Result<SlotId, PutError>) {
-        match result {
-            Ok(_) => {
-                self.stored += words.len() as isize;
-                let filled = words.iter().filter(|word| matches!(word, Word::Filled(_)));
-                self.same_filled += filled.count() as isize;
-            }
-            Err(PutError::DoesNotFit) => self.incompressible += words.len() as isize,
-            Err(_) => {}
+    /// Counts a folio that is held now.
+    pub(crate) fn count_put(&mut self, words: &[Word]) {
+        self.stored += words.len() as isize;
+        words.iter().for_each(|word| self.count_form(*word, 1));
+    }
+
+    /// Counts a folio that was refused.
+    pub(crate) fn count_refused(&mut self, pages: usize, result: Result<SlotId, PutError>) {
+        if result == Err(PutError::DoesNotFit) {
+            self.incompressible += pages as isize;
+        }
+    }
+
+    /// Counts a page that is held in this form, or (-1) is not any more.
+    fn count_form(&mut self, word: Word, change: isize) {
+        match word {
+            Word::Filled(_) => self.same_filled += change,
+            Word::Compressed(object) if object.codec == RAW => self.raw += change,
+            Word::Compressed(_) | Word::Empty | Word::Poisoned => {}
         }
     }
 
     /// Counts a page that was held and is not any more. A poisoned one was counted when it was lost.
     pub(crate) fn count_freed(&mut self, word: Word) {
         self.stored -= isize::from(matches!(word, Word::Filled(_) | Word::Compressed(_)));
-        self.same_filled -= isize::from(matches!(word, Word::Filled(_)));
+        self.count_form(word, -1);
     }
 }
 
@@ -69,6 +87,13 @@ impl Counters {
         add(&self.stored, tally.stored);
         add(&self.same_filled, tally.same_filled);
         add(&self.incompressible, tally.incompressible);
+        add(&self.raw, tally.raw);
+    }
+
+    /// Counts a unit that came back wrong.
+    #[cold]
+    pub(crate) fn note_unverified(&self) {
+        self.unverified.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn read(&self) -> Stats {
@@ -76,6 +101,8 @@ impl Counters {
             stored_pages: self.stored.load(Ordering::Relaxed),
             same_filled_pages: self.same_filled.load(Ordering::Relaxed),
             incompressible_pages: self.incompressible.load(Ordering::Relaxed),
+            raw_pages: self.raw.load(Ordering::Relaxed),
+            unverified_units: self.unverified.load(Ordering::Relaxed),
             ..Stats::default()
         }
     }

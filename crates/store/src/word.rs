@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!   63                            32 31       16 15    8 7   5 4  3 2   0
-//!   ├──────────── handle ───────────┼─── 0 ─────┼ codec ┼  0  ┼unit┼ tag ┤  compressed
+//!   ├──────────── handle ───────────┼─── 0 ─────┼ codec ┼  0  ┼unit┼ tag ┤  an object; codec 0: raw
 //!   ├───────────────── value, 61 bits, sign extended ─────────────┼ tag ┤  filled
 //!   ├────────────────────────────── 0 ────────────────────────────┼ tag ┤  empty, poisoned
 //! ```
 //!
 //! A word of zero is an empty slot, so that a table of untouched memory is a table of empty slots.
 
-use octavo_codec::CodecId;
+use crate::Form;
+use octavo_codec::{Codec, CodecId};
 use octavo_page::{Handle, Unit};
 
 /// What a slot holds.
@@ -25,13 +26,27 @@ pub(crate) enum Word {
     Poisoned,
 }
 
-/// A compressed unit: which of its pages a slot is follows from the slot's number, for units are
+/// A unit in the pool: which of its pages a slot is follows from the slot's number, for units are
 /// aligned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Object {
     pub(crate) handle: Handle,
+    /// What compressed it, or [`RAW`].
     pub(crate) codec: CodecId,
     pub(crate) unit: Unit,
+}
+
+/// The id that is never a codec's: the unit is kept as it is.
+pub(crate) const RAW: CodecId = CodecId::from_bits(0);
+
+impl Object {
+    /// What is kept of the unit.
+    pub(crate) fn form(self) -> Form {
+        if self.codec == RAW {
+            return Form::Raw;
+        }
+        Form::Compressed(Codec::from_id(self.codec).expect("a word has the id of a codec"))
+    }
 }
 
 const TAG_BITS: u32 = 3;

@@ -5,12 +5,12 @@ mod common;
 use common::{Random, TestArena, codecs, folio, page, scratch, store};
 use octavo_codec::Codec;
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
-use octavo_store::{GetError, How, PutError, Scratch, Stats, Store};
+use octavo_store::{Form, GetError, How, PutError, Scratch, Stats, Store};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 fn how(codec: Codec, unit: Unit) -> How {
-    How { codec, unit, cpu: 0, fits_in: unit.bytes() / 8 * 7 }
+    How { codec, unit, cpu: 0, fits_in: unit.bytes() / 8 * 7, refusal_bytes: 0 }
 }
 
 fn lz4(unit: Unit) -> How {
@@ -83,7 +83,7 @@ fn a_filled_page_takes_no_object() {
     let stats = store.stats();
     assert_eq!((stats.objects, stats.stored_pages, stats.same_filled_pages), (0, 4, 4));
     let info = store.unit_of(slot.offset(1)).unwrap();
-    assert!(info.same_filled());
+    assert_eq!(info.form, Form::SameFilled);
     assert_eq!((info.first, info.pages, info.wanted), (slot.offset(1), 1, 1));
     assert!(store.matches(slot, &page(0)));
     assert!(!store.matches(slot, &page(3)));
@@ -98,7 +98,7 @@ fn an_object_goes_with_its_last_page() {
     let slot = put_one(&store, &mut scratch, lz4(Unit::K16), &data).unwrap();
     let info = store.unit_of(slot.offset(3)).unwrap();
     assert_eq!((info.first, info.pages, info.wanted), (slot, 4, 0b1001));
-    assert_eq!(info.codec, Some(codecs()[0]));
+    assert_eq!(info.form, Form::Compressed(codecs()[0]));
     store.free(&[slot]);
     assert_eq!(store.unit_of(slot), None);
     assert_eq!(store.unit_of(slot.offset(3)).unwrap().wanted, 0b1000);
@@ -405,32 +405,5 @@ proptest! {
         store.free(&slots);
         let stats = store.stats();
         prop_assert_eq!((stats.stored_pages, stats.objects, stats.compressed_bytes), (0, 0, 0));
-    }
-
-    #[test]
-    fn a_batch_is_its_folios_one_by_one(
-        seed: u64,
-        folios in prop::collection::vec((0..7_usize, any::<bool>()), 1..10),
-        unit in 0..3_usize,
-        frames in 0..100_usize,
-    ) {
-        let how = lz4(Unit::ALL[unit]);
-        let data: Vec<_> = folios
-            .iter()
-            .enumerate()
-            .map(|(n, (o, fits))| folio(seed ^ n as u64, (1 << o).max(how.unit.pages()), *fits))
-            .collect();
-        let slices: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
-        let mut scratch = scratch();
-        let (batch, arena) = store(512);
-        arena.set_frames_left(frames);
-        let mut out = vec![Err(PutError::OutOfSlots); slices.len()];
-        batch.put(&mut scratch, how, &slices, &mut out);
-        let (single, arena) = store(512);
-        arena.set_frames_left(frames);
-        for (slice, out) in slices.iter().zip(&out) {
-            prop_assert_eq!(put_one(&single, &mut scratch, how, slice), *out);
-        }
-        prop_assert_eq!(batch.stats(), single.stats());
     }
 }

@@ -32,7 +32,8 @@ fn put(
 ) -> Result<SlotId, PutError> {
     let codec = codecs()[cpu % 3];
     let mut out = [Err(PutError::OutOfSlots)];
-    store.put(scratch, How { codec, unit, cpu, fits_in: unit.bytes() }, &[folio], &mut out);
+    let how = How { codec, unit, cpu, fits_in: unit.bytes(), refusal_bytes: 0 };
+    store.put(scratch, how, &[folio], &mut out);
     out[0]
 }
 

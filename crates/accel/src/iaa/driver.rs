@@ -543,7 +543,7 @@ impl<M: Machine> Driver<M> {
             Why::Status(..) | Why::Implausible => &mut self.stats.failed,
         };
         *count += 1;
-        self.software.run(io, By::CpuInstead(why))
+        self.software.run_as(By::CpuInstead(why), io)
     }
 }
 

@@ -32,6 +32,13 @@ fn what_is_stored_is_read() {
         Some(&len) => assert_eq!(bytes, Ok(&std::vec![len as u8; len][..])),
         None => assert_eq!(bytes, Err(BadHandle(foreign))),
     });
+    let mut pins = [const { None }; 17];
+    pool.pin_many(&wanted, &mut pins);
+    for (n, pin) in pins.iter().enumerate() {
+        let bytes = lens.get(n).map(|&len| std::vec![len as u8; len]);
+        assert_eq!(pin.as_deref(), bytes.as_deref());
+    }
+    drop(pins);
     for (&len, &handle) in lens.iter().zip(&handles) {
         assert_eq!(pool.free(handle), Ok(len));
         assert_eq!(pool.free(handle), Err(BadHandle(handle)));
@@ -231,4 +238,38 @@ fn a_lane_left_behind_is_used_up() {
         });
         pool.check();
     }
+}
+
+#[test]
+fn an_object_that_is_held_stays_where_it_is() {
+    let pool = pool(64, 4, 4096, 100);
+    let handles = [1, 2, 3].map(|n: u8| pool.store(&[n; 1000]).expect("room"));
+    let held = pool.pin(handles[1]).expect("stored");
+    assert_eq!(pool.free_many(&handles).objects, 3);
+    assert_eq!(pool.pin(handles[1]).err(), Some(BadHandle(handles[1])));
+    let after = [4, 5, 6].map(|n: u8| pool.store(&[n; 1000]).expect("room"));
+    pool.compact(100);
+    assert_eq!(*held, [2; 1000]);
+    drop(held);
+    assert_eq!(pool.free_many(&after).objects, 3);
+    pool.check();
+    assert_eq!(pool.arena().committed(), 0);
+}
+
+#[test]
+fn of_many_objects_those_before_the_first_that_is_refused_are_stored() {
+    let pool = pool(64, 4, 4096, 20);
+    let (good, long) = ([7; 900], [7; 4097]);
+    let mut handles = [Handle::from_bits(0); 30];
+    let objects = [&good[..], &good, &long, &good];
+    let too_large = AllocError::TooLarge { len: 4097, max: 4096 };
+    assert_eq!(pool.store_many(&objects, &mut handles[..4]), (2, Err(too_large)));
+    assert_eq!(pool.store_many(&[&[]], &mut handles[2..3]), (0, Err(AllocError::Zero)));
+    let full = AllocError::Full(Limit::Objects(20));
+    assert_eq!(pool.store_many(&[&good[..]; 28], &mut handles[2..]), (18, Err(full)));
+    for handle in &handles[..20] {
+        pool.read(*handle, |bytes| assert_eq!(bytes, good)).expect("stored");
+    }
+    pool.check();
+    assert_eq!(pool.free_many(&handles[..20]).objects, 20);
 }

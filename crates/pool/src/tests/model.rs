@@ -10,6 +10,7 @@ use std::vec::Vec;
 #[derive(Clone, Debug)]
 enum Op {
     Store(usize),
+    StoreMany(Vec<usize>),
     Free(usize),
     FreeMany(usize, usize),
     FreeStale(usize),
@@ -26,7 +27,8 @@ fn op(max: usize) -> impl Strategy<Value = Op> {
         1 => 1..=40_usize,
     ];
     prop_oneof![
-        12 => len.prop_map(Op::Store),
+        12 => len.clone().prop_map(Op::Store),
+        2 => prop::collection::vec(len, 0..40).prop_map(Op::StoreMany),
         7 => any::<usize>().prop_map(Op::Free),
         1 => (any::<usize>(), 0..80_usize).prop_map(|(at, n)| Op::FreeMany(at, n)),
         1 => any::<usize>().prop_map(Op::FreeStale),
@@ -47,6 +49,7 @@ impl Model {
     fn apply(&mut self, op: &Op) {
         match *op {
             Op::Store(len) => self.store(len),
+            Op::StoreMany(ref lens) => self.store_many(lens),
             Op::Free(at) if !self.live.is_empty() => {
                 let (handle, bytes) = self.live.swap_remove(at % self.live.len());
                 assert_eq!(self.pool.free(handle), Ok(bytes.len()));
@@ -86,9 +89,23 @@ impl Model {
         }
     }
 
-    fn store(&mut self, len: usize) {
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
         self.stored += 1;
-        let bytes: Vec<u8> = (0..len).map(|n| (n * 31 + self.stored * 17) as u8).collect();
+        (0..len).map(|n| (n * 31 + self.stored * 17) as u8).collect()
+    }
+
+    fn store_many(&mut self, lens: &[usize]) {
+        let objects: Vec<_> = lens.iter().map(|len| self.bytes(*len)).collect();
+        let slices: Vec<&[u8]> = objects.iter().map(Vec::as_slice).collect();
+        let mut handles = std::vec![Handle::from_bits(0); lens.len()];
+        let (stored, refusal) = self.pool.store_many(&slices, &mut handles);
+        assert_eq!(stored == lens.len(), refusal.is_ok());
+        assert!(matches!(refusal, Ok(()) | Err(AllocError::OutOfFrames | AllocError::Full(_))));
+        self.live.extend(handles.into_iter().zip(objects).take(stored));
+    }
+
+    fn store(&mut self, len: usize) {
+        let bytes = self.bytes(len);
         let before = self.pool.stats();
         match self.pool.store(&bytes) {
             Ok(handle) => self.live.push((handle, bytes)),

@@ -1,0 +1,61 @@
+//! Objects that are held where they are, for as long as somebody reads them.
+//!
+//! What [`Pool::read`] does for the time of one call, a [`Pinned`] does until it is dropped: for who reads
+//! several objects at once, such as a batch of decompressions by a device.
+
+use crate::handles::Object;
+use crate::{Arena, BadHandle, Pin, Pool};
+use core::fmt;
+use core::ops::Deref;
+use octavo_page::Handle;
+
+/// An object, held where it lies: its bytes. It may be freed meanwhile; its space is not used again
+/// before this is dropped.
+pub struct Pinned<'a, A: Arena> {
+    pin: Pin<'a, A>,
+    object: Object,
+}
+
+impl<A: Arena> Pool<A> {
+    /// Holds an object where it is. Waits for nobody, and keeps nobody waiting but the reuse of this
+    /// object's space. A thread holds a few at a time: an object can have 126 pins.
+    ///
+    /// # Errors
+    /// The handle names no object.
+    pub fn pin(&self, handle: Handle) -> Result<Pinned<'_, A>, BadHandle> {
+        let (index, object) = self.handles.pin(handle)?;
+        Ok(Pinned { pin: Pin { pool: self, index }, object })
+    }
+
+    /// Holds each object that there still is, and begins to fetch its bytes: faster than one by one, as
+    /// a handle's word and its object are two trips to memory.
+    ///
+    /// # Panics
+    /// When there are not as many places in `pins` as handles.
+    pub fn pin_many<'a>(&'a self, handles: &[Handle], pins: &mut [Option<Pinned<'a, A>>]) {
+        assert_eq!(handles.len(), pins.len(), "a place for each handle");
+        handles.iter().for_each(|&handle| self.handles.prefetch(handle));
+        for (&handle, pin) in handles.iter().zip(pins) {
+            *pin = self.pin(handle).ok();
+            if let Some(pin) = pin {
+                self.ground.prefetch_bytes(pin.object);
+            }
+        }
+    }
+}
+
+impl<A: Arena> Deref for Pinned<'_, A> {
+    type Target = [u8];
+
+    #[allow(unsafe_code)] // The object lies in raw memory.
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the pin holds the object where it is as long as `self` lives, and so the slice.
+        unsafe { self.pin.pool.ground.bytes(self.object) }
+    }
+}
+
+impl<A: Arena> fmt::Debug for Pinned<'_, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pinned").field("bytes", &self.object.len).finish_non_exhaustive()
+    }
+}
