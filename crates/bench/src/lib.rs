@@ -2,9 +2,10 @@
 //!
 //! [`swap`] compares Octavo with the kernel's swap to zram, [`pool`] the pool with other stores of
 //! compressed pages, [`slots`] designs of the slot allocator, [`codec`] our codecs with their peers,
-//! [`crypt`] ways to get pages for encrypted writes;
+//! [`crypt`] ways to get pages for encrypted writes, [`batch`] ways into the store and out of it;
 //! [`sim`] has machines that are not here. [`host`] says what machine this is and what memory it leaves.
 
+pub mod batch;
 pub mod codec;
 pub mod crypt;
 pub mod host;

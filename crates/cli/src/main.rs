@@ -5,6 +5,7 @@
 #![cfg_attr(not(test), no_main)]
 
 mod bench;
+mod bench_batch;
 mod bench_crypt;
 mod bench_pool;
 mod doctor;

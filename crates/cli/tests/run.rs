@@ -328,3 +328,20 @@ fn arguments_need_not_be_text() {
     let output = octavo.octavo().args(["run", "printf", "%s"]).arg(bytes).output().expect("octavo");
     assert_eq!(output.stdout, b"\xFF\xFE");
 }
+
+#[test]
+fn an_engine_that_is_not_there_is_refused_with_what_would_do() {
+    let octavo = Installation::new();
+    let output = octavo.run(&["--engine", "gpu", "true"]);
+    let (status, line) = refusal(&output);
+    assert!(status == 125 && line.contains("'gpu'") && line.contains("model"), "{line}");
+    if fs::exists("/sys/bus/dsa/devices").expect("/sys") || !allowed(&octavo) {
+        return;
+    }
+    let (status, line) = refusal(&octavo.run(&["--engine", "iaa", "true"]));
+    assert_eq!(status, 125);
+    assert!(line.contains("--engine iaa") && line.contains("modprobe idxd"), "{line}");
+    for engine in ["auto", "cpu", "model"] {
+        assert!(octavo.run(&["--engine", engine, "true"]).status.success(), "{engine}");
+    }
+}

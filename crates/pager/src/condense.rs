@@ -90,10 +90,13 @@ impl Pager {
         }
         let Worker { run, scratch, .. } = worker;
         let bytes = &mut run[..block.pages * PAGE_SIZE];
-        for (slot, page) in block.slots().iter().zip(bytes.chunks_exact_mut(PAGE_SIZE)) {
-            if self.store.get(scratch, *slot, page).is_err() {
+        let mut rest = &mut bytes[..];
+        for row in block.slots().chunk_by(|slot, next| slot.offset(1) == *next) {
+            let (pages, behind) = rest.split_at_mut(row.len() * PAGE_SIZE);
+            if self.store.get(scratch, row[0], pages).is_err() {
                 return 0; // freed meanwhile, or damaged, which its own fault will tell
             }
+            rest = behind;
         }
         let mut stored = [Err(PutError::OutOfSlots)];
         self.store.put(scratch, self.how(tier), &[bytes], &mut stored);

@@ -271,13 +271,19 @@ impl Pager {
                 let word = self.table.word(at + n * PAGE_SIZE);
                 word.place() == Place::Stored(slot.offset(*n as u32))
             };
-            let pages = (0..in_unit.min(RUN - run.pages)).take_while(follows).count();
-            let Some(out) =
-                worker.run.get_mut(run.pages * PAGE_SIZE..(run.pages + pages) * PAGE_SIZE)
+            // Single pages in slots side by side are decoded together.
+            let reach = if unit.pages == 1 { least - run.pages } else { in_unit };
+            let mut pages = (0..reach.min(RUN - run.pages)).take_while(follows).count();
+            let Some(out) = worker.run.get_mut(run.pages * PAGE_SIZE..).filter(|_| pages > 0)
             else {
                 break;
             };
-            match self.store.get(&mut worker.scratch, slot, out) {
+            let mut read = self.store.get(&mut worker.scratch, slot, &mut out[..pages * PAGE_SIZE]);
+            if read.is_err() && unit.pages == 1 && pages > 1 {
+                pages = 1;
+                read = self.store.get(&mut worker.scratch, slot, &mut out[..PAGE_SIZE]);
+            }
+            match read {
                 Ok(()) => {}
                 // What lies ahead can wait for its own fault.
                 Err(_) if run.pages > 0 => break,

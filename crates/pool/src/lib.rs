@@ -42,6 +42,7 @@ mod handles;
 mod lane;
 mod many;
 mod pinned;
+mod plain;
 pub mod reference;
 mod stats;
 mod zspages;
@@ -50,6 +51,7 @@ pub use error::{AllocError, BadHandle, ConfigError, Limit, OutOfFrames};
 pub use lane::RUNS;
 pub use octavo_page::{ChainLength, ParseChainLengthError};
 pub use pinned::Pinned;
+pub use plain::Plain;
 pub use stats::Stats;
 
 use alloc::boxed::Box;

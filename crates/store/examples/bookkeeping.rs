@@ -4,47 +4,15 @@
 //! Every page of the files is put, read in order, compared and freed, in folios of 64 KiB; the codec
 //! alone does the same work on the same units first. Times are the best of several passes, in
 //! nanoseconds a page.
-#![allow(unsafe_code)] // The arena of the pool.
 
 use octavo_codec::{Codec, Workspace};
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
-use octavo_pool::{Arena, ChainLength, OutOfFrames};
+use octavo_pool::{ChainLength, Plain};
 use octavo_store::{Config, How, PutError, Scratch, Store};
-use std::alloc::Layout;
-use std::ops::Range;
-use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 const PASSES: usize = 5;
 const FOLIO: usize = 16 * PAGE_SIZE;
-
-/// Memory of the process, always there.
-struct Plain(NonNull<u8>, usize);
-
-// SAFETY: plain bytes.
-unsafe impl Send for Plain {}
-// SAFETY: plain bytes.
-unsafe impl Sync for Plain {}
-// SAFETY: page aligned, never given back, used by one pool.
-unsafe impl Arena for Plain {
-    fn base(&self) -> NonNull<u8> {
-        self.0
-    }
-    fn pages(&self) -> usize {
-        self.1
-    }
-    fn commit(&self, _first: usize, _pages: usize) -> Result<(), OutOfFrames> {
-        Ok(())
-    }
-    fn decommit(&self, _runs: &[Range<u32>]) {}
-}
-
-fn arena(pages: usize) -> Plain {
-    let layout = Layout::from_size_align(pages * PAGE_SIZE, PAGE_SIZE).expect("a size");
-    // SAFETY: the layout is not empty.
-    let base = unsafe { std::alloc::alloc_zeroed(layout) };
-    Plain(NonNull::new(base).expect("memory"), pages)
-}
 
 /// The shortest time of each step, over all passes.
 #[derive(Default)]
@@ -103,7 +71,7 @@ fn store_all(best: &mut Best, codec: Codec, unit: Unit, data: &[u8], batch: usiz
         max_objects: 2 * pages,
     };
     let config = Config { capacity_pages: 2 * pages, pool, cpus: 1, seed: 1 };
-    let store = Store::new(arena(4 * pages), config).expect("a valid size");
+    let store = Store::new(Plain::new(4 * pages).expect("memory"), config).expect("a valid size");
     let mut scratch = Scratch::new(&[codec]);
     let how = How { codec, unit, cpu: 0, fits_in: unit.bytes() * 7 / 8, refusal_bytes: 0 };
     let folios: Vec<&[u8]> = data.chunks(FOLIO).collect();

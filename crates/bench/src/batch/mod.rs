@@ -1,0 +1,237 @@
+//! `octavo bench batch`: what a page costs on its way into the store and out of it, in batches and one
+//! by one.
+//!
+//! ```text
+//!   pages, in folios ── put ──► store: engine, pool, slots, index ── get ──► pages
+//!             single   folio by folio, unit by unit: the plain twin
+//!             batch    sixteen pages of whatever folios, or one larger folio, in a call
+//! ```
+//! Both modes take turns on one store, which stays full meanwhile: what a turn has put is read in
+//! another order than it lies, and freed. A figure is the median of the rounds, a ratio that of the
+//! ratios in each round, so that what else the machine does falls on both sides. Time is that of the
+//! threads on the CPU, so a thread that waits for it is not charged; a lock that is waited for is.
+//!
+//! *Bookkeeping* is what slots, pool and index take. It is measured by itself, with an engine that
+//! compresses nothing ([`work::Instant`]): of what that run takes, the time is subtracted that the same
+//! pages take to be looked at for fills, hashed and copied, and nothing else. Objects have the sizes
+//! that the codec gave them.
+
+mod work;
+
+use crate::host::{self, Machine};
+use crate::table::table;
+use indicatif::ProgressBar;
+use octavo_accel::Engines;
+use octavo_codec::Codec;
+use octavo_page::{ByteSize, EngineKind, PAGE_SIZE};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+use thiserror::Error;
+use work::{Bench, Cell, Mode, Op, Pages, Times};
+
+/// Pages of a folio.
+const FOLIOS: [usize; 4] = [1, 4, 16, 512];
+
+/// Codecs, the fastest first.
+const CODECS: [&str; 6] = [
+    "lz4",
+    "zstd:-1",
+    "zstd:1",
+    "deflate-fixed:1",
+    "deflate-dynamic:1",
+    "deflate-canned:1:general",
+];
+
+/// Threads at once, each with an engine of its own.
+const THREADS: [usize; 2] = [1, 2];
+
+/// How often each mode has its turn, at most: with the codec, and for bookkeeping alone.
+const ROUNDS: usize = 9;
+const BOOK_ROUNDS: usize = 25;
+
+/// When so much time is gone, a cell has no further rounds: all has to end within five minutes.
+const BUDGET: Duration = Duration::from_secs(240);
+
+/// What is measured.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Files of raw pages; without any, the pages of this executable.
+    pub pages: Vec<PathBuf>,
+}
+
+/// Why nothing was measured.
+#[derive(Debug, Error)]
+pub enum BatchError {
+    /// A page file cannot be read.
+    #[error("--pages {}: {why}; name files of raw memory pages", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// What stands in the way.
+        why: io::Error,
+    },
+    /// Too little to measure with.
+    #[error("--pages: {pages} pages that are not of one word; {least} are the least")]
+    TooFew {
+        /// Pages found.
+        pages: usize,
+        /// Pages needed.
+        least: usize,
+    },
+    /// No memory for the store.
+    #[error("no memory for the store: {0}; free some")]
+    Memory(String),
+    /// A page came back wrong.
+    #[error("{codec}: a page came back wrong; do not use it, and report it")]
+    Wrong {
+        /// What compressed it.
+        codec: Codec,
+    },
+}
+
+/// What was measured: one object for `--json`; prints as a table.
+#[derive(Debug, Serialize)]
+pub struct Comparison {
+    bench: &'static str,
+    machine: Machine,
+    /// Different pages that were stored, over and over.
+    pages: usize,
+    /// Bytes of these over the bytes of their objects, with the first codec.
+    ratio: f64,
+    /// Rounds of the cell that had the fewest.
+    rounds: usize,
+    rows: Vec<Row>,
+}
+
+/// One operation in one mode.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    op: Op,
+    codec: String,
+    engine: &'static str,
+    /// Threads at once, each on a CPU of its own where there are as many.
+    cpus: usize,
+    folio: String,
+    mode: Mode,
+    /// CPU time of a page.
+    page_ns: f64,
+    /// Of that, slots, pool and index.
+    bookkeeping_ns: f64,
+    /// Both over those of single, in the rows of batches.
+    page_vs_single: Option<f64>,
+    bookkeeping_vs_single: Option<f64>,
+}
+
+/// Measures everything.
+///
+/// # Errors
+/// When the pages cannot be had, or come back wrong.
+pub fn compare(options: &Options) -> Result<Comparison, BatchError> {
+    let machine = host::machine();
+    let begin = Instant::now();
+    let pages = Pages::read(&options.pages)?;
+    let mut kinds = vec![Engines::cpu()];
+    kinds.extend(Engines::open(EngineKind::Iaa));
+    let cells = CODECS.len() * kinds.len() * THREADS.len() * FOLIOS.len();
+    let progress = ProgressBar::new(cells as u64);
+    let (mut rows, mut rounds, mut ratio) = (Vec::new(), ROUNDS, 0.0);
+    for (n, name) in CODECS.iter().enumerate() {
+        let codec: Codec = name.parse().expect("a codec");
+        let sized = pages.sized(codec);
+        if n == 0 {
+            ratio = round(sized.ratio());
+        }
+        for (engines, threads) in kinds.iter().flat_map(|kind| THREADS.map(|n| (kind, n))) {
+            let mut bench = Bench::new(&sized, engines, threads)?;
+            for folio in FOLIOS {
+                let cell = Cell { folio, threads };
+                let share = BUDGET.saturating_sub(begin.elapsed())
+                    / (cells - progress.position() as usize) as u32;
+                let whole = bench.whole(cell, ROUNDS, share * 3 / 4)?;
+                let books = bench.books(cell, BOOK_ROUNDS, share / 4)?;
+                rounds = rounds.min(whole.rounds()).min(books.rounds());
+                rows.extend(rows_of(codec, engines.kind(), cell, &whole, &books));
+                progress.inc(1);
+            }
+        }
+    }
+    progress.finish_and_clear();
+    Ok(Comparison { bench: "batch", machine, pages: pages.len(), ratio, rounds, rows })
+}
+
+/// The four rows of a cell.
+fn rows_of(codec: Codec, engine: EngineKind, cell: Cell, whole: &Times, books: &Times) -> Vec<Row> {
+    let row = |(op, mode)| {
+        let is_batch = mode == Mode::Batch;
+        Row {
+            op,
+            codec: codec.to_string(),
+            engine: engine.name(),
+            cpus: cell.threads,
+            folio: ByteSize::new((cell.folio * PAGE_SIZE) as u64).to_string(),
+            mode,
+            page_ns: whole.median(op, mode).round(),
+            bookkeeping_ns: round(books.median(op, mode)),
+            page_vs_single: is_batch.then(|| round(whole.ratio(op))),
+            bookkeeping_vs_single: is_batch.then(|| round(books.ratio(op))),
+        }
+    };
+    Op::ALL.into_iter().flat_map(|op| Mode::ALL.map(|mode| (op, mode))).map(row).collect()
+}
+
+/// Three digits are more than a machine repeats.
+fn round(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let heads = [
+            "op",
+            "codec",
+            "engine",
+            "folio",
+            "mode",
+            "cpus",
+            "ns a page",
+            "of single",
+            "bookkeeping",
+            "of single",
+        ];
+        let mut table = table(&heads, 5..);
+        for row in &self.rows {
+            table.add_row(cells(row));
+        }
+        writeln!(f, "{}", table.trim_fmt())?;
+        write!(
+            f,
+            "\n{} different pages in units of 4 KiB, x{:.2} with {}; CPU time, medians of {} to {} rounds; \
+             load {:.1} at the start",
+            self.pages,
+            self.ratio,
+            CODECS[0],
+            self.rounds,
+            BOOK_ROUNDS,
+            self.machine.load_1m.unwrap_or(0.0)
+        )
+    }
+}
+
+/// A row as the table shows it.
+fn cells(row: &Row) -> Vec<String> {
+    let ratio = |ratio: Option<f64>| ratio.map_or("-".to_owned(), |ratio| format!("x{ratio:.3}"));
+    vec![
+        row.op.name().to_owned(),
+        row.codec.clone(),
+        row.engine.to_owned(),
+        row.folio.clone(),
+        row.mode.name().to_owned(),
+        row.cpus.to_string(),
+        format!("{:.0}", row.page_ns),
+        ratio(row.page_vs_single),
+        format!("{:.1}", row.bookkeeping_ns),
+        ratio(row.bookkeeping_vs_single),
+    ]
+}
