@@ -5,12 +5,12 @@ mod rig;
 
 use flate2::{Decompress, FlushDecompress, Status};
 use octavo_accel::iaa::fleet::Fleet;
-use octavo_accel::iaa::{Config, NewError};
+use octavo_accel::iaa::{Config, Driver, NewError};
 use octavo_accel::model::{Clock, Fate, Latency, Mishap, Model};
 use octavo_accel::{Batch, By, Cpu, Engine, Failure, Outcome, Request, Why};
 use octavo_codec::deflate::{GENERAL, GENERAL_IDS, Level, MAX_DISTANCE, Table, TableSet};
 use octavo_codec::{Codec, DeflateMode, MAX_UNIT};
-use rig::{CANNED, DYNAMIC, FIXED, LANES, MODES, Rig, config, found, pages};
+use rig::{CANNED, DYNAMIC, FIXED, Iaa, LANES, MODES, Rig, config, found, pages};
 use std::sync::Arc;
 
 /// What zlib makes of a raw deflate stream, and how much of it that took.
@@ -435,4 +435,44 @@ fn in_real_time_two_engines_on_two_threads_share_devices() {
     });
     assert!(by_devices > 0);
     assert_eq!(model.tally().lost, 0);
+}
+
+/// A device whose engines compress `compressors` at a time, told the time.
+fn told(compressors: usize) -> (Arc<Model>, Iaa, rig::Rig) {
+    let rig = Rig::new(&found(1, 1, 1, 16, true), config());
+    let fleet = rig.fleet.clone();
+    let latency = Latency { compressors, ..Latency::BY_N };
+    let model = Arc::new(Model::new(&fleet, Clock::Told, latency));
+    let memory = rig::memory();
+    model.share(&memory);
+    let engine = Driver::new(model.clone(), fleet, &memory, &[FIXED], config()).expect("an engine");
+    (model, engine, rig)
+}
+
+#[test]
+fn a_device_that_is_told_the_time_compresses_so_many_at_once_and_tells_who_ended() {
+    let units = rig::pages();
+    let work = (Latency::BY_N.compress_kib * 4.0) as u64;
+    for compressors in [1, 2, 8] {
+        let (model, mut engine, _rig) = told(compressors);
+        let mut outputs: Vec<Vec<u8>> = units[..8].iter().map(|unit| vec![0; unit.len()]).collect();
+        let requests = units.iter().zip(&mut outputs);
+        let mut requests: Vec<Request<'_>> =
+            requests.map(|(unit, out)| Request::compress(FIXED, unit, out)).collect();
+        let mut batch = Batch::new(&mut engine, &mut requests);
+        assert_eq!(batch.submit(), 8);
+        let mut ends = Vec::new();
+        while let Some(time) = model.next_event() {
+            model.advance(time, |completion| {
+                assert_ne!(completion, 0);
+                ends.push(time - Latency::BY_N.way as u64);
+            });
+        }
+        // All were submitted at time 0: they end in rounds.
+        let rounds: Vec<u64> = (0..8).map(|n| (n / compressors as u64 + 1) * work).collect();
+        assert_eq!(ends, rounds, "{compressors} at once");
+        batch.finish();
+        drop(batch);
+        assert!(requests.iter().all(|request| is_by_device(&request.outcome().expect("done"))));
+    }
 }

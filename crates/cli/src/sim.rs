@@ -16,6 +16,8 @@ enum Sim {
     Slots(Output),
     /// A folio of 64K in parts on an accelerator, beside the published figures
     ByN(Output),
+    /// Batches on the machine of the zswap IAA series, beside the published figures
+    Batch(Output),
 }
 
 #[derive(Args, Debug)]
@@ -30,5 +32,6 @@ pub fn sim(args: SimArgs) -> i32 {
     match args.sim {
         Sim::Slots(Output { json }) => crate::bench::print(&sim::slots::report(), json),
         Sim::ByN(Output { json }) => crate::bench::print(&sim::by_n::report(), json),
+        Sim::Batch(Output { json }) => crate::bench::print(&sim::batch::report(), json),
     }
 }

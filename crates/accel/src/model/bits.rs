@@ -1,4 +1,4 @@
-//! The bit stream of deflate, the plain way: one bit at a time.
+//! The bit stream of deflate, the plain way: read one bit at a time, written one number at a time.
 
 /// Reads bits, the lowest of a byte first.
 #[derive(Clone, Copy, Debug)]
@@ -61,27 +61,27 @@ impl<'a> Writer<'a> {
 
     /// Appends the lowest `n` bits of a number, the lowest first.
     pub fn put(&mut self, number: u32, n: u32) -> Result<(), NoRoom> {
-        (0..n).try_for_each(|place| self.bit(number >> place & 1))
-    }
-
-    /// Appends a code, its highest bit first.
-    pub fn put_code(&mut self, code: u32, length: u32) -> Result<(), NoRoom> {
-        (0..length).rev().try_for_each(|place| self.bit(code >> place & 1))
-    }
-
-    fn bit(&mut self, bit: u32) -> Result<(), NoRoom> {
-        let byte = self.out.get_mut(self.at / 8).ok_or(NoRoom)?;
-        *byte = (*byte & ((1 << (self.at % 8)) - 1)) | (bit as u8) << (self.at % 8);
-        self.at += 1;
+        let (begin, shift) = (self.at / 8, self.at % 8);
+        let end = self.at + n as usize;
+        let bytes = self.out.get_mut(begin..end.div_ceil(8)).ok_or(NoRoom)?;
+        let kept = bytes.first().map_or(0, |first| u64::from(*first) & ((1 << shift) - 1));
+        let mut bits = (u64::from(number) & ((1 << n) - 1)) << shift | kept;
+        for byte in bytes {
+            *byte = bits as u8;
+            bits >>= 8;
+        }
+        self.at = end;
         Ok(())
+    }
+
+    /// Appends a code of 1 to 32 bits, its highest bit first.
+    pub fn put_code(&mut self, code: u32, length: u32) -> Result<(), NoRoom> {
+        self.put(code.reverse_bits() >> (32 - length), length)
     }
 
     /// Fills the last byte with zeros.
     pub fn align(&mut self) -> Result<(), NoRoom> {
-        while !self.at.is_multiple_of(8) {
-            self.bit(0)?;
-        }
-        Ok(())
+        self.put(0, (self.at.next_multiple_of(8) - self.at) as u32)
     }
 
     /// Bytes written.

@@ -9,7 +9,8 @@
 //! It has no thread: whoever submits, or pauses, moves the devices on to the present. Time is that
 //! of a clock, or virtual: then a pause leaps to the next thing that
 //! happens, a microsecond at most, and a submission takes
-//! the time that it takes a processor. Devices see the memory they were given ([`Model::share`]) and
+//! the time that it takes a processor. Or it is told ([`Clock::Told`]): who simulates several processors
+//! keeps their times. Devices see the memory they were given ([`Model::share`]) and
 //! fault anywhere else.
 //!
 //! What it writes is real: streams that any inflate reads, with the codes of the AECS, statistics,
@@ -45,13 +46,21 @@ pub struct Latency {
     pub compress_kib: f64,
     /// Of an engine, to decompress to a KiB.
     pub decompress_kib: f64,
+    /// Engines of a device that compress at the same time, at most; all of them decompress. A
+    /// compression that must wait for another keeps what is behind it in its queue waiting, too.
+    pub compressors: usize,
 }
 
 impl Latency {
     /// Of Sapphire Rapids at 2.5 GHz, from the table of the by_n patches; `octavo sim by-n` says which
     /// cells, and predicts the others.
-    pub const BY_N: Self =
-        Self { submit: 239.4, way: 2454.0, compress_kib: 496.8, decompress_kib: 252.3 };
+    pub const BY_N: Self = Self {
+        submit: 239.4,
+        way: 2454.0,
+        compress_kib: 496.8,
+        decompress_kib: 252.3,
+        compressors: wire::DEVICE_ENGINES,
+    };
 
     /// Nanoseconds of an engine.
     fn work(&self, descriptor: &Descriptor) -> u64 {
@@ -98,6 +107,8 @@ pub enum Clock {
     Real(fn() -> u64),
     /// What the model says.
     Virtual,
+    /// What [`Model::advance`] was told last; a submission or a pause takes no time.
+    Told,
 }
 
 /// What happened so far.
@@ -151,6 +162,9 @@ struct Device {
     /// The queue whose turn it is.
     turn: usize,
     queues: Box<[usize]>,
+    /// Engines that compress now, and when one last ended.
+    compressing: usize,
+    compressed: u64,
 }
 
 struct Job {
@@ -181,6 +195,8 @@ impl Model {
             free_since: [0; wire::DEVICE_ENGINES],
             turn: 0,
             queues: (0..queues.len()).filter(|q| queues[*q].device == n).collect(),
+            compressing: 0,
+            compressed: 0,
         };
         let devices = (0..numbers.len()).map(device).collect();
         let state = State {
@@ -221,6 +237,22 @@ impl Model {
         self.lock().now += ns;
     }
 
+    /// Moves told time on to `now`, if it is not past that, and has the devices do what happens until then.
+    /// `ended` gets the address of the completion record of each command that ends, device by
+    /// device.
+    pub fn advance(&self, now: u64, mut ended: impl FnMut(u64)) {
+        let mut state = self.lock();
+        state.now = state.now.max(now);
+        let now = state.now;
+        state.advance(now, &self.latency, &mut ended);
+    }
+
+    /// When the next thing happens in any of the devices; `None` when nothing is on its way.
+    #[must_use]
+    pub fn next_event(&self) -> Option<u64> {
+        self.lock().next_event(&self.latency)
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
@@ -228,7 +260,7 @@ impl Model {
     fn time(&self, state: &State) -> u64 {
         match self.clock {
             Clock::Real(clock) => clock(),
-            Clock::Virtual => state.now,
+            Clock::Virtual | Clock::Told => state.now,
         }
     }
 }
@@ -247,7 +279,7 @@ impl Machine for Model {
             state.now += self.latency.submit as u64;
         }
         let now = self.time(state);
-        state.advance(now, &self.latency);
+        state.advance(now, &self.latency, &mut |_| {});
         let mishap = state.fate.as_mut().and_then(|fate| fate(queue, descriptor));
         let into = &mut state.queues[queue];
         let device = &mut state.devices[into.device];
@@ -280,12 +312,12 @@ impl Machine for Model {
     fn pause(&self) {
         let mut state = self.lock();
         let now = self.time(&state);
-        state.advance(now, &self.latency);
+        state.advance(now, &self.latency, &mut |_| {});
         if matches!(self.clock, Clock::Virtual) {
-            let next = state.next_event().unwrap_or(u64::MAX);
+            let next = state.next_event(&self.latency).unwrap_or(u64::MAX);
             state.now = next.clamp(now + 1, now + LONGEST_PAUSE);
             let now = state.now;
-            state.advance(now, &self.latency);
+            state.advance(now, &self.latency, &mut |_| {});
         }
     }
 }
@@ -294,21 +326,36 @@ impl Device {
     fn take_away(&mut self) {
         self.is_gone = true;
         self.engines = [const { None }; wire::DEVICE_ENGINES];
+        self.compressing = 0;
     }
+
+    /// When an entry at the head of a queue can begin, as far as the device's engines for
+    /// compressions go; `None` while it must wait for one of them.
+    fn ready(&self, entry: &Entry, latency: &Latency) -> Option<u64> {
+        if !is_compression(&entry.descriptor) {
+            return Some(entry.ready);
+        }
+        // What was ready while an engine could compress has begun: this one waited for the last end.
+        (self.compressing < latency.compressors).then(|| entry.ready.max(self.compressed))
+    }
+}
+
+fn is_compression(descriptor: &Descriptor) -> bool {
+    descriptor.opcode() == wire::opcode::COMPRESS
 }
 
 impl State {
     /// Does all that happens until `now`, device by device, in order of time.
-    fn advance(&mut self, now: u64, latency: &Latency) {
+    fn advance(&mut self, now: u64, latency: &Latency, ended: &mut dyn FnMut(u64)) {
         for device in 0..self.devices.len() {
             loop {
                 let done = self.first_done(device).filter(|(_, time)| *time <= now);
-                let begin = self.first_begin(device).filter(|(_, time)| *time <= now);
+                let begin = self.first_begin(device, latency).filter(|(_, time)| *time <= now);
                 match (begin, done) {
                     (Some((engine, time)), done) if done.is_none_or(|(_, end)| time <= end) => {
                         self.begin(device, engine, time, latency);
                     }
-                    (_, Some((engine, _))) => self.end(device, engine),
+                    (_, Some((engine, _))) => self.end(device, engine, ended),
                     _ => break,
                 }
             }
@@ -316,26 +363,30 @@ impl State {
     }
 
     /// The idle engine that begins next, and when.
-    fn first_begin(&self, device: usize) -> Option<(usize, u64)> {
-        let Device { engines, free_since, queues, .. } = &self.devices[device];
+    fn first_begin(&self, device: usize, latency: &Latency) -> Option<(usize, u64)> {
+        let device = &self.devices[device];
+        let Device { engines, free_since, queues, .. } = device;
         let idle = (0..engines.len()).filter(|n| engines[*n].is_none());
         let engine = idle.min_by_key(|n| free_since[*n])?;
         let heads = queues.iter().filter_map(|queue| self.queues[*queue].entries.front());
-        let ready = heads.map(|entry| entry.ready).min()?;
+        let ready = heads.filter_map(|entry| device.ready(entry, latency)).min()?;
         Some((engine, ready.max(free_since[engine])))
     }
 
     /// Gives an engine what is ready at this time, the queues in turn.
     fn begin(&mut self, device: usize, engine: usize, time: u64, latency: &Latency) {
-        let Device { engines, turn, queues, .. } = &mut self.devices[device];
-        for n in 0..queues.len() {
-            let place = (*turn + n) % queues.len();
-            let entries = &mut self.queues[queues[place]].entries;
-            let Some(entry) = entries.pop_front_if(|entry| entry.ready <= time) else { continue };
-            *turn = place + 1;
+        let device = &mut self.devices[device];
+        for n in 0..device.queues.len() {
+            let place = (device.turn + n) % device.queues.len();
+            let entries = &mut self.queues[device.queues[place]].entries;
+            let is_ready =
+                |entry: &mut Entry| device.ready(entry, latency).is_some_and(|ready| ready <= time);
+            let Some(entry) = entries.pop_front_if(is_ready) else { continue };
+            device.turn = place + 1;
+            device.compressing += usize::from(is_compression(&entry.descriptor));
             let late = if let Some(Mishap::Late(ns)) = entry.mishap { ns } else { 0 };
             let work = latency.work(&entry.descriptor);
-            engines[engine] = Some(Job { done: time + work + late, entry });
+            device.engines[engine] = Some(Job { done: time + work + late, entry });
             return;
         }
     }
@@ -346,18 +397,22 @@ impl State {
         done.min_by_key(|(_, done)| *done)
     }
 
-    fn next_event(&self) -> Option<u64> {
-        let of = |device| [self.first_done(device), self.first_begin(device)];
+    fn next_event(&self, latency: &Latency) -> Option<u64> {
+        let of = |device| [self.first_done(device), self.first_begin(device, latency)];
         let events = (0..self.devices.len()).flat_map(of).flatten();
         events.map(|(_, time)| time).min()
     }
 
     /// Executes the command of an engine and writes its completion record.
-    fn end(&mut self, device: usize, engine: usize) {
+    fn end(&mut self, device: usize, engine: usize, ended: &mut dyn FnMut(u64)) {
         let device = &mut self.devices[device];
         let Some(Job { entry, done }) = device.engines[engine].take() else { return };
         device.free_since[engine] = done;
         let descriptor = &entry.descriptor;
+        if is_compression(descriptor) {
+            device.compressing -= 1;
+            device.compressed = done;
+        }
         let mut completion = self.executor.execute(descriptor, &self.memory);
         if entry.mishap == Some(Mishap::Silent) {
             return;
@@ -369,6 +424,7 @@ impl State {
             true => self.tally.completed += 1,
             false => self.tally.lost += 1,
         }
+        ended(descriptor.completion.get());
     }
 }
 

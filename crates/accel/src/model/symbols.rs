@@ -36,26 +36,25 @@ pub fn distance_class(symbol: usize) -> Option<(usize, u32)> {
     }
 }
 
-/// The symbol of a length, and what is above the least of its class.
+/// The symbol of a length, what is above the least of its class, and its extra bits.
 pub fn length_symbol(length: usize) -> (usize, usize, u32) {
-    symbol(length, END_OF_BLOCK + 1..LITLENS, length_class)
+    if length == 258 {
+        return (LITLENS - 1, 0, 0);
+    }
+    let (class, rest, extra) = class_of(length - 3, 4);
+    (END_OF_BLOCK + 1 + class, rest, extra)
 }
 
-/// The symbol of a distance, and what is above the least of its class.
+/// The symbol of a distance, what is above the least of its class, and its extra bits.
 pub fn distance_symbol(distance: usize) -> (usize, usize, u32) {
-    symbol(distance, 0..DISTANCES, distance_class)
+    class_of(distance - 1, 2)
 }
 
-/// Symbol, rest, extra bits: the last class that does not begin above the value.
-fn symbol(
-    value: usize,
-    symbols: core::ops::Range<usize>,
-    class: impl Fn(usize) -> Option<(usize, u32)>,
-) -> (usize, usize, u32) {
-    let classes = { symbols }.rev().filter_map(|symbol| Some((symbol, class(symbol)?)));
-    let found = { classes }.find(|(_, (least, _))| *least <= value);
-    let (symbol, (least, extra)) = found.expect("a length or distance of deflate");
-    (symbol, value - least, extra)
+/// Values from 0 on in classes: twice so many of one value, then so many of two, of four, and so on.
+/// The class of a value, what is above its least, and the bits that takes.
+fn class_of(value: usize, so_many: usize) -> (usize, usize, u32) {
+    let extra = (value / so_many).checked_ilog2().unwrap_or(0);
+    (so_many * extra as usize + (value >> extra), value & ((1 << extra) - 1), extra)
 }
 
 #[cfg(test)]

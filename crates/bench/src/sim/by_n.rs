@@ -95,7 +95,7 @@ pub fn report() -> Report {
 }
 
 fn parameters() -> Vec<Parameter> {
-    let Latency { submit, way, compress_kib, decompress_kib } = Latency::BY_N;
+    let Latency { submit, way, compress_kib, decompress_kib, .. } = Latency::BY_N;
     let parameter = |name: &str, value, fitted, source| Parameter {
         name: name.to_owned(),
         value,

@@ -3,6 +3,7 @@
 //! A model has few parameters, fitted to some cells of a published table, which are marked; the other
 //! cells it predicts. What comes out is a prediction and never a measurement.
 
+pub mod batch;
 pub mod by_n;
 mod queue;
 pub mod slots;
