@@ -26,6 +26,7 @@ enum Bench {
     Swap(SwapArgs),
     Pool(crate::bench_pool::PoolArgs),
     Crypt(crate::bench_crypt::CryptArgs),
+    Writeback(crate::bench_writeback::WritebackArgs),
 }
 
 /// Our codecs and their peers over the same units of real memory, on one thread.
@@ -160,6 +161,7 @@ pub fn bench(args: BenchArgs) -> i32 {
         Bench::Swap(args) => swap(octavo, args),
         Bench::Pool(args) => crate::bench_pool::bench(octavo, args),
         Bench::Crypt(args) => crate::bench_crypt::bench(args),
+        Bench::Writeback(args) => crate::bench_writeback::bench(args),
     }
 }
 

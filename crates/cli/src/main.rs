@@ -7,6 +7,7 @@
 mod bench;
 mod bench_crypt;
 mod bench_pool;
+mod bench_writeback;
 mod doctor;
 #[cfg(not(test))]
 mod entry;
