@@ -15,6 +15,11 @@ use std::sync::LazyLock;
 #[path = "../../crates/store/tests/common/mod.rs"]
 pub mod common;
 
+/// A disk in memory that fails as told, and owners that know every object.
+#[allow(missing_docs, clippy::should_implement_trait)] // The words of the backing's own tests.
+#[path = "../../crates/backing/tests/rig/mod.rs"]
+pub mod backing;
+
 /// One of 256 pages of the kinds that programs have: a model need only keep the seed.
 #[must_use]
 pub fn page(seed: u8) -> &'static [u8] {

@@ -27,6 +27,7 @@ enum Bench {
     Pool(crate::bench_pool::PoolArgs),
     Crypt(crate::bench_crypt::CryptArgs),
     Batch(crate::bench_batch::BatchArgs),
+    Writeback(crate::bench_writeback::WritebackArgs),
 }
 
 /// Our codecs and their peers over the same units of real memory, on one thread.
@@ -162,6 +163,7 @@ pub fn bench(args: BenchArgs) -> i32 {
         Bench::Pool(args) => crate::bench_pool::bench(octavo, args),
         Bench::Crypt(args) => crate::bench_crypt::bench(args),
         Bench::Batch(args) => crate::bench_batch::bench(args),
+        Bench::Writeback(args) => crate::bench_writeback::bench(args),
     }
 }
 

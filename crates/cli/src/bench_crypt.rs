@@ -6,11 +6,11 @@ use std::path::PathBuf;
 
 /// Encrypted writes with pages from a reserve: one at a time, in bulk, ready-made.
 ///
-/// Writes of 4 KiB to 1 MiB into memory, or into a new file that is removed at the end, and AES-XTS
-/// alone beside; and what a page of the reserve costs. Ends within five minutes.
+/// Writes of 4 KiB to 1 MiB into memory, or into a new file that is removed at the end, or over a block
+/// device, and AES-XTS alone beside; and what a page of the reserve costs. Ends within five minutes.
 #[derive(Args, Debug)]
 pub struct CryptArgs {
-    /// A new file to write to, instead of memory
+    /// A new file to write to, or a block device, whose contents are lost, instead of memory
     #[arg(long, value_name = "FILE")]
     backing: Option<PathBuf>,
 

@@ -8,6 +8,7 @@ mod bench;
 mod bench_batch;
 mod bench_crypt;
 mod bench_pool;
+mod bench_writeback;
 mod doctor;
 #[cfg(not(test))]
 mod entry;

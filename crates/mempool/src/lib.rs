@@ -57,13 +57,14 @@ pub use stats::{Stats, Step};
 
 use alloc::boxed::Box;
 use cache::{BATCH, CACHE, Cache};
+use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use core::{array, fmt, slice};
 use octavo_page::PAGE_SIZE;
 use octavo_page::sync::atomic::AtomicU64;
 use octavo_page::sync::{Condvar, Mutex};
-use octavo_sys::memory::Reserve;
 use octavo_sys::{Errno, reason};
+use page::Land;
 use shelf::Shelf;
 use stats::Counters;
 
@@ -125,7 +126,7 @@ impl core::error::Error for MempoolError {}
 
 /// A reserve over a source.
 pub struct Mempool<S> {
-    memory: Reserve,
+    land: Land,
     is_locked: bool,
     source: S,
     shelf: Mutex<Shelf>,
@@ -147,15 +148,15 @@ impl<S: Source> Mempool<S> {
         if config.cpus == 0 {
             return Err(MempoolError::NoCpus);
         }
-        let (memory, pages) = ground.into_pages();
+        let (land, pages) = ground.into_pages();
         if pages.is_empty() {
             return Err(MempoolError::NoPages);
         }
         let no_memory = |why| MempoolError::NoMemory { pages: pages.len(), why };
-        memory.populate(memory.span()).map_err(no_memory)?;
+        land.memory.populate(land.memory.span()).map_err(no_memory)?;
         Ok(Self {
-            is_locked: memory.lock().is_ok(),
-            memory,
+            is_locked: land.memory.lock().is_ok(),
+            land,
             source,
             shelf: Mutex::new(Shelf::new(pages)),
             beds: array::from_fn(|_| Condvar::new()),
@@ -178,13 +179,19 @@ impl<S: Source> Mempool<S> {
     /// # Errors
     /// Where `RLIMIT_MEMLOCK` is lower than its size.
     pub fn lock(&self) -> octavo_sys::Result<()> {
-        self.memory.lock()
+        self.land.memory.lock()
+    }
+
+    /// Where the reserve lies, for who tells a device of it. Pages of a source are elsewhere.
+    #[must_use]
+    pub fn span(&self) -> Range<usize> {
+        self.land.memory.span()
     }
 
     /// Pages in the reserve, those that are out included.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.memory.span().len() / PAGE_SIZE
+        self.land.memory.span().len() / PAGE_SIZE
     }
 
     /// Fills `places`, which are empty, from the first on, and gives the number of pages: all of
@@ -376,7 +383,7 @@ impl<S: Source> Mempool<S> {
     /// Gives every page in `places` to whom it came from: the reserve, of which the head of the queue
     /// is told, or the source, of which the caller has to tell. Whether the source got any.
     fn put_back(&self, places: &mut [Option<Page>]) -> bool {
-        let span = self.memory.span();
+        let span = self.land.memory.span();
         let is_ours = |page: &mut Page| span.contains(&page.address());
         let mut ours = places.iter_mut().filter_map(|place| place.take_if(is_ours)).peekable();
         if ours.peek().is_some() {
@@ -422,5 +429,20 @@ impl<S: Source> Mempool<S> {
             self.free_bulk(&mut places);
             any | got
         })
+    }
+}
+
+/// The memory goes, unless somebody still has a page of it.
+impl<S> Drop for Mempool<S> {
+    fn drop(&mut self) {
+        let mut cached = [const { None }; CACHE];
+        let mut shelf = self.shelf.lock();
+        for cache in &self.caches {
+            cache.empty(&mut cached);
+            let is_ours = |page: &Page| self.land.memory.span().contains(&page.address());
+            let pages = cached.iter_mut().filter_map(Option::take);
+            pages.filter(is_ours).for_each(|page| shelf.put(page));
+        }
+        self.land.leave(shelf.pages());
     }
 }

@@ -62,7 +62,11 @@ impl fmt::Debug for Page {
 
 /// Memory that nobody uses yet, to be cut into pages.
 #[derive(Debug)]
-pub struct Ground(Reserve);
+pub struct Ground {
+    memory: Reserve,
+    /// Whether it goes when its pages do.
+    is_whole: bool,
+}
 
 impl Ground {
     /// Address space for `pages` pages, named `name` in `/proc/PID/maps`.
@@ -70,7 +74,8 @@ impl Ground {
     /// # Errors
     /// As of [`Reserve::new`].
     pub fn new(pages: usize, name: &CStr) -> octavo_sys::Result<Self> {
-        Reserve::new(pages * PAGE_SIZE, name).map(Self)
+        let memory = Reserve::new(pages * PAGE_SIZE, name)?;
+        Ok(Self { memory, is_whole: true })
     }
 
     /// All of `memory`, which another model or case may have used before.
@@ -79,24 +84,43 @@ impl Ground {
     /// Nobody uses any of it while this, or a page of it, is there.
     #[cfg(test)]
     pub(crate) unsafe fn again(memory: Reserve) -> Self {
-        Self(memory)
+        Self { memory, is_whole: false }
     }
 
     /// Has children inherit it, as of [`Reserve::leave_to_children`].
     pub fn leave_to_children(&self) {
-        self.0.leave_to_children();
+        self.memory.leave_to_children();
     }
 
     pub(crate) fn into_memory(self) -> Reserve {
-        self.0
+        self.memory
     }
 
-    /// Every page of it.
-    pub(crate) fn into_pages(self) -> (Reserve, Vec<Page>) {
-        // SAFETY: a reserve of ours alone stays mapped for as long as the process lives, and each page
-        // is made once, as `self` ends here.
+    /// Every page of it, and the land they are on.
+    pub(crate) fn into_pages(self) -> (Land, Vec<Page>) {
+        // SAFETY: a reserve of ours alone stays mapped for as long as the process lives, or until all of
+        // these pages are given to `Land::leave`; and each is made once, as `self` ends here.
         let page = |address| unsafe { Page::at(address) };
-        let pages = self.0.span().step_by(PAGE_SIZE).map(page).collect();
-        (self.0, pages)
+        let pages = self.memory.span().step_by(PAGE_SIZE).map(page).collect();
+        (Land { memory: self.memory, is_whole: self.is_whole }, pages)
+    }
+}
+
+/// Memory that was cut into pages.
+pub(crate) struct Land {
+    pub(crate) memory: Reserve,
+    is_whole: bool,
+}
+
+impl Land {
+    /// Gives the memory back, if these are all of its pages, so that nobody has one any more.
+    pub(crate) fn leave(&self, pages: impl Iterator<Item = Page>) {
+        let span = self.memory.span();
+        let home = pages.filter(|page| span.contains(&page.address())).count();
+        if self.is_whole && home == span.len() / PAGE_SIZE {
+            // SAFETY: each page was made once, is never copied, and all of them ended here; of the
+            // memory itself nobody else knows but by addresses.
+            unsafe { self.memory.unmap() };
+        }
     }
 }

@@ -38,6 +38,11 @@ impl Shelf {
         self.pages.push(page);
     }
 
+    /// All pages that are there.
+    pub(crate) fn pages(&mut self) -> impl Iterator<Item = Page> {
+        self.pages.drain(..)
+    }
+
     /// Fills the first of `places`, as far as there are pages, and gives their number.
     pub(crate) fn take(&mut self, places: &mut [Option<Page>]) -> usize {
         let count = places.len().min(self.pages.len());

@@ -13,11 +13,14 @@
 //!   proc    what /proc tells of a process              stat, statm, smaps_rollup
 //!   secret  keys, and random bytes for them             mlock, getrandom
 //!   file    reads and writes on descriptors of ours    read, write, poll
+//!   disk    files that hold blocks                     pwritev, preadv, fallocate
+//!   uring   writes that go on by themselves            io_uring
 //!   device  memory that a device uses too, portals     mmap, MOVDIR64B, ENQCMD, write
 //! ```
 #![no_std]
 
 pub mod device;
+pub mod disk;
 pub mod file;
 pub mod maps;
 pub mod memory;
@@ -27,6 +30,7 @@ pub mod secret;
 pub mod shared;
 pub mod task;
 pub mod uffd;
+pub mod uring;
 
 pub use syscalls::Errno;
 

@@ -87,7 +87,7 @@ impl Reserve {
     ///
     /// # Safety
     /// Nobody uses any of it any more, or knows of it by a part or a clone.
-    pub(crate) unsafe fn unmap(&self) {
+    pub unsafe fn unmap(&self) {
         let _ = protect(&self.0, NO_ACCESS); // fails only for the program's own limits, and then it stays ours
         OURS.forget(|span, _| span.start == self.0.start);
         // SAFETY: ours, and of no use any more by the caller's promise.

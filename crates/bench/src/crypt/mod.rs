@@ -70,7 +70,7 @@ impl Allocation {
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A file to write to, which must not be there; memory when there is none.
+    /// A file to write to, which must not be there, or a block device; memory when there is none.
     pub backing: Option<PathBuf>,
 }
 
@@ -78,7 +78,7 @@ pub struct Options {
 #[derive(Debug, Error)]
 pub enum CryptError {
     /// The target cannot be made.
-    #[error("--backing {}: {why}; it takes the name of a new file on the disk that is meant", path.display())]
+    #[error("--backing {}: {why}; it takes the name of a new file on the disk that is meant, or a block device", path.display())]
     Target {
         /// The file that was asked for.
         path: PathBuf,

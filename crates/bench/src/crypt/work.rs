@@ -6,13 +6,13 @@ use octavo_crypt::{Crypt, Format, Key, Piece, Sector};
 use octavo_mempool::source::{NoSource, Recycler, Source, System};
 use octavo_mempool::{Config, Ground, MAX_BULK, Mempool, Page, Wait};
 use octavo_page::PAGE_SIZE;
-use rustix::fs::{MemfdFlags, OFlags, memfd_create};
+use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, memfd_create};
 use rustix::io::pwritev;
 use rustix::time::ClockId;
 use std::fs::{self, File, OpenOptions};
 use std::hint::black_box;
 use std::io::{self, IoSlice};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// Writes to a new file `backing`, or to memory.
+    /// Writes to a new file or a device `backing`, or to memory.
     pub(super) fn new(backing: Option<&Path>) -> Result<Self, CryptError> {
         let ground = |pages| Ground::new(pages, c"octavo-bench").map_err(CryptError::Space);
         let config = Config { cpus: 1, clock: || 0 };
@@ -286,24 +286,23 @@ impl Target {
         Self::create(path).map_err(|why| CryptError::Target { path: path.to_owned(), why })
     }
 
-    /// A new file, without the page cache where that goes, which is gone when it is closed.
+    /// A new file that is gone when it is closed, or a block device, which nobody else may have. Without
+    /// the page cache where that goes.
     fn create(path: &Path) -> io::Result<Self> {
-        let options = |flags: OFlags| {
-            let mut options = OpenOptions::new();
-            options.write(true).create_new(true).mode(0o600).custom_flags(flags.bits() as i32);
-            options.open(path)
-        };
-        let direct = options(OFlags::DIRECT).map(|file| Self { file, kind: Kind::Direct });
-        let target = match direct {
-            Err(why) if why.kind() == io::ErrorKind::InvalidInput => {
-                // Some kernels make the file before they find that it has no O_DIRECT.
-                let _ = fs::remove_file(path);
-                Self { file: options(OFlags::empty())?, kind: Kind::File }
-            }
-            other => other?,
-        };
-        fs::remove_file(path)?;
-        Ok(target)
+        let is_device = fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
+        let mut options = OpenOptions::new();
+        options.write(true).mode(0o600);
+        if is_device {
+            options.custom_flags(OFlags::EXCL.bits() as i32);
+        } else {
+            options.create_new(true);
+        }
+        let file = options.open(path)?;
+        if !is_device {
+            fs::remove_file(path)?;
+        }
+        let direct = fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::DIRECT).is_ok();
+        Ok(Self { file, kind: if direct { Kind::Direct } else { Kind::File } })
     }
 
     fn now(&self) -> Duration {
