@@ -96,7 +96,7 @@ fn only_devices_ask_for_batches() {
 fn what_is_missing_is_named() {
     let empty = tempfile::tempdir().expect("a directory");
     let nothing = text(empty.path());
-    let why = |sysfs: &str| Engines::iaa(sysfs, nothing).err().expect("no portals are there");
+    let why = |sysfs: &str| Engines::iaa(sysfs, nothing).expect_err("no portals are there");
     assert_eq!(why(nothing), Unusable::NoDevice);
     let closed = tree("enabled");
     let error = why(text(closed.path()));

@@ -222,6 +222,86 @@ impl<A: Arena> Held<'_, A> {
         self.place_at_once(len, reach)
     }
 
+    /// Starts to fetch where the tags of objects of these lengths will stand, if they come to lie one behind
+    /// the other: so they mostly do, and memory for new objects is in no cache. Otherwise what changes a
+    /// tag and what reads it again wait for each of them in turn.
+    pub(crate) fn prefetch_places(&self, mut lens: impl Iterator<Item = usize>) {
+        let Some(words) = lens.next().map(block_words) else { return };
+        let Some(hole) = self.find(words) else { return };
+        let mut at = hole.at + words;
+        for len in lens.chain([0]) {
+            if at >= hole.end() {
+                break;
+            }
+            self.ground.prefetch(at);
+            at += block_words(len);
+        }
+    }
+
+    /// Places objects of these lengths, each where [`Reach::Hole`] would have it, until one finds no place
+    /// there; gives each to `placed`. Objects that come to lie in one hole, one behind the other, share
+    /// the work on its books: it is out of them until the last of these is carved off.
+    pub(crate) fn place_many(
+        &mut self,
+        lens: impl Iterator<Item = usize>,
+        mut placed: impl FnMut(Placed),
+    ) {
+        let mut open: Option<Run> = None;
+        for len in lens {
+            if self.is_huge(len) {
+                break;
+            }
+            let words = block_words(len);
+            if let Some(rest) = open.take_if(|rest| !self.is_next(*rest, words)) {
+                self.make_hole(rest);
+            }
+            let Some(hole) = open.or_else(|| self.find(words)) else { break };
+            let Ok((object, rest)) = self.carve_off(hole, open.is_none(), len) else { break };
+            open = rest;
+            placed(object);
+        }
+        open.into_iter().for_each(|rest| self.make_hole(rest));
+    }
+
+    /// Whether an object of `words` words comes to lie in `rest`, which is out of the books, when that is
+    /// in them, and is the only one of its bin.
+    fn is_next(&self, rest: Run, words: u32) -> bool {
+        let bin = bin_of(rest.words);
+        bin > bin_of(words) && self.find(words).is_none_or(|other| bin_of(other.words) > bin)
+    }
+
+    /// Makes the front of a hole, which is in the books or not, an object's block; gives what is left of it,
+    /// which is not. Leaves everything as it was when handles or frames run out.
+    fn carve_off(
+        &mut self,
+        hole: Run,
+        booked: bool,
+        len: usize,
+    ) -> Result<(Placed, Option<Run>), AllocError> {
+        let full = AllocError::Full(Limit::Objects(self.handles.capacity()));
+        let index = self.handles.take(&mut self.lane.free).ok_or(full)?;
+        let words = block_words(len);
+        let rest = match self.split(hole, words, self.vacant(hole)) {
+            Ok(rest) => rest,
+            Err(error) => {
+                self.handles.put_back(index, &mut self.lane.free);
+                return Err(error.into());
+            }
+        };
+        if booked {
+            self.end_hole(hole);
+        }
+        self.make_block(hole, words, index, rest.is_none());
+        Ok((self.reserve(index, Object { place: hole.at + 1, len }), rest))
+    }
+
+    /// Counts a new object, and has its handle name it once it is published.
+    fn reserve(&mut self, index: u32, object: Object) -> Placed {
+        self.lane.count.objects += 1;
+        self.lane.count.bytes += object.len;
+        Placed { handle: self.handles.reserve(index, object), index, object }
+    }
+
     fn place_at_once(&mut self, len: usize, reach: Reach) -> Result<Placed, AllocError> {
         let full = AllocError::Full(Limit::Objects(self.handles.capacity()));
         let index = self.handles.take(&mut self.lane.free).ok_or(full)?;
@@ -231,12 +311,7 @@ impl<A: Arena> Held<'_, A> {
             self.place_packed(block_words(len), index, reach)
         };
         match place {
-            Ok(place) => {
-                self.lane.count.objects += 1;
-                self.lane.count.bytes += len;
-                let object = Object { place, len };
-                Ok(Placed { handle: self.handles.reserve(index, object), index, object })
-            }
+            Ok(place) => Ok(self.reserve(index, Object { place, len })),
             Err(error) => {
                 self.handles.put_back(index, &mut self.lane.free);
                 Err(error)
@@ -308,24 +383,40 @@ impl<A: Arena> Held<'_, A> {
         index: u32,
         binned: bool,
     ) -> Result<(), OutOfFrames> {
-        let rest = Run { at: hole.at + words, words: hole.words - words };
         let old = if binned { self.vacant(hole) } else { self.pages_of(hole) };
-        let new = if rest.words < MIN_HOLE { old.end..old.end } else { self.vacant(rest) };
-        let first_kept = if new.is_empty() { old.end } else { new.start };
-        self.commit(hole.at, old.start..first_kept)?;
-
+        let rest = self.split(hole, words, old)?;
         if binned {
             self.end_hole(hole);
         }
-        let slack = if rest.words < MIN_HOLE { rest.words } else { 0 };
+        self.make_block(hole, words, index, rest.is_none());
+        rest.into_iter().for_each(|rest| self.make_hole(rest));
+        Ok(())
+    }
+
+    /// Has the pages backed that are needed when the front of a hole, of which `vacant` are not backed,
+    /// becomes a block; gives what is left to be a hole.
+    fn split(
+        &mut self,
+        hole: Run,
+        words: u32,
+        vacant: Range<u32>,
+    ) -> Result<Option<Run>, OutOfFrames> {
+        let rest = Run { at: hole.at + words, words: hole.words - words };
+        let rest = (rest.words >= MIN_HOLE).then_some(rest);
+        let left = rest.map_or(vacant.end..vacant.end, |rest| self.vacant(rest));
+        let first_kept = if left.is_empty() { vacant.end } else { left.start };
+        self.commit(hole.at, vacant.start..first_kept)?;
+        Ok(rest)
+    }
+
+    /// Makes the front of a hole a block, or `all` of it: then what the object leaves is slack.
+    fn make_block(&mut self, hole: Run, words: u32, index: u32, all: bool) {
+        let slack = if all { hole.words - words } else { 0 };
         self.set_tag(hole.at, index | slack << SLACK_SHIFT);
-        if slack == rest.words {
+        if all {
             self.set_after_hole(hole.end(), false);
-        } else {
-            self.make_hole(rest);
         }
         self.filled(hole.at, words);
-        Ok(())
     }
 
     /// Opens a new zspage with a block at its front; gives the object's place.

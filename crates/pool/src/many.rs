@@ -9,7 +9,7 @@
 //! has it, an object goes the whole way of [`Pool::store`], which looks in the other lanes and grows;
 //! then it goes on as before. So where each object comes to lie is the same either way.
 
-use crate::lane::{Placed, Reach};
+use crate::handles::Object;
 use crate::{AllocError, Arena, Pool, home_lane};
 use octavo_page::Handle;
 
@@ -46,33 +46,41 @@ impl<A: Arena> Pool<A> {
     /// Stores the first objects as far as the home lane has holes for them; how many.
     #[allow(unsafe_code)] // The objects lie in raw memory.
     fn store_some(&self, objects: &[&[u8]], handles: &mut [Handle]) -> usize {
-        let mut placed = [const { None }; STORES_AT_ONCE];
-        let count = self.place_some(objects, &mut placed);
-        let placed = placed.iter().flatten().take(count);
-        for ((bytes, handle), placed) in objects.iter().zip(handles).zip(placed) {
+        let (mut indices, mut places) = ([0; STORES_AT_ONCE], [0; STORES_AT_ONCE]);
+        let count = self.place_some(objects, handles, &mut indices, &mut places);
+        let placed = indices.into_iter().zip(places).take(count);
+        for (bytes, (index, place)) in objects.iter().zip(placed) {
+            let object = Object { place, len: bytes.len() };
             // SAFETY: a reserved object stays where it is, and its handle names nothing yet, so
             // nobody else can come by its bytes.
-            unsafe { self.ground.bytes_mut(placed.object) }.copy_from_slice(bytes);
-            self.handles.publish(placed.index);
-            *handle = placed.handle;
+            unsafe { self.ground.bytes_mut(object) }.copy_from_slice(bytes);
+            self.handles.publish(index);
         }
         count
     }
 
-    /// Places in the home lane's holes, for the first objects as far as there are some; how many.
-    fn place_some(&self, objects: &[&[u8]], placed: &mut [Option<Placed>]) -> usize {
+    /// Places in the home lane's holes, for the first objects as far as there are some: their handles,
+    /// the indices of these, and where they are; how many.
+    fn place_some(
+        &self,
+        objects: &[&[u8]],
+        handles: &mut [Handle],
+        indices: &mut [u32],
+        places: &mut [u32],
+    ) -> usize {
+        let objects = &objects[..objects.len().min(STORES_AT_ONCE)];
+        let are_good = objects.iter().take_while(|bytes| self.check_len(bytes.len()).is_ok());
+        let lens = are_good.map(|bytes| bytes.len());
         let home = home_lane();
         let Some(mut lane) = self.lanes[home].0.try_lock() else { return 0 };
         let mut held = self.held(home, &mut lane);
+        held.prefetch_places(lens.clone());
         let mut count = 0;
-        for (bytes, place) in objects.iter().zip(placed) {
-            if self.check_len(bytes.len()).is_err() {
-                break;
-            }
-            let Ok(found) = held.place(bytes.len(), Reach::Hole) else { break };
-            *place = Some(found);
+        held.place_many(lens, |found| {
+            (handles[count], indices[count], places[count]) =
+                (found.handle, found.index, found.object.place);
             count += 1;
-        }
+        });
         count
     }
 }

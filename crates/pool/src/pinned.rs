@@ -27,8 +27,8 @@ impl<A: Arena> Pool<A> {
         Ok(Pinned { pin: Pin { pool: self, index }, object })
     }
 
-    /// Holds each object that there still is, and begins to fetch its bytes: faster than one by one, as
-    /// a handle's word and its object are two trips to memory.
+    /// Holds each object that there still is, and begins to fetch its first bytes: faster than one by
+    /// one, as a handle's word and its object are two trips to memory.
     ///
     /// # Panics
     /// When there are not as many places in `pins` as handles.
@@ -38,7 +38,8 @@ impl<A: Arena> Pool<A> {
         for (&handle, pin) in handles.iter().zip(pins) {
             *pin = self.pin(handle).ok();
             if let Some(pin) = pin {
-                self.ground.prefetch_bytes(pin.object);
+                // The processor finds out by itself that it should go on.
+                self.ground.prefetch(pin.object.place);
             }
         }
     }

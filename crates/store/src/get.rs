@@ -9,9 +9,9 @@
 //!   u3 ── pool::read ── engine ── the pages that are wanted of it ──► out
 //! ```
 //!
-//! A fault reads one page, and goes straight to the last line: nothing is gathered for it. An engine
-//! with hardware of its own gets a group as one batch; one that works in the caller decompresses unit
-//! by unit while the objects behind are on their way into the cache.
+//! Groups are for engines with hardware of their own, which decompress all units of one at once. An
+//! engine that works in the caller has nothing to share between units, and goes straight to the last
+//! line, as does a fault, which reads one page.
 
 use crate::put::GROUP;
 use crate::scratch::Scratch;
@@ -66,10 +66,10 @@ impl<A: Arena> Store<A> {
         assert!(rest.is_empty(), "a whole number of pages is read");
         let mut slot = slot;
         while !pages.is_empty() {
-            let mut done = match pages.len() {
-                1 => 0,
-                _ => self.get_group(scratch, slot, pages),
-            };
+            let mut done = 0;
+            if pages.len() > 1 && self.is_batched(&scratch.engine, slot) {
+                done = self.get_group(scratch, slot, pages);
+            }
             if done == 0 {
                 done = self.get_span(scratch, slot, pages)?;
             }
@@ -77,6 +77,13 @@ impl<A: Arena> Store<A> {
             slot = slot.offset(done as u32);
         }
         Ok(())
+    }
+
+    /// Whether units such as that of `slot` are best decompressed many at once.
+    fn is_batched<E: Engine>(&self, engine: &E, slot: SlotId) -> bool {
+        let Word::Compressed(object) = self.word(slot) else { return false };
+        let batches = |codec| engine.batches(Operation::Decompress, codec, object.unit.bytes());
+        Codec::from_id(object.codec).is_some_and(batches)
     }
 
     /// Reads the whole units in a row from `slot` on, and filled pages between them, as far as all is
@@ -89,27 +96,20 @@ impl<A: Arena> Store<A> {
     ) -> usize {
         let group = self.gather(slot, pages);
         let units = &group.units[..group.len];
-        if units.is_empty() {
-            return group.pages;
-        }
+        let pages = &mut pages[..group.pages];
         let mut pins = [const { None }; GROUP];
         let pins = &mut pins[..group.len];
         let handles = group.units.map(|(object, _)| object.handle);
         self.pool.pin_many(&handles[..group.len], pins);
-        let pages = &mut pages[..group.pages];
         let Scratch { engine, work, .. } = scratch;
-        let (first, _) = units[0];
-        let is_batched = Codec::from_id(first.codec)
-            .is_some_and(|codec| engine.batches(Operation::Decompress, codec, first.unit.bytes()));
-        if group.len > 1 && is_batched {
-            let decoded = decode_together(engine, work, units, pins, pages);
-            self.first_bad(slot, units, pages, |n, _| decoded[n])
-        } else {
-            self.first_bad(slot, units, pages, |n, unit| {
-                let (object, _) = units[n];
-                pins[n].as_ref().is_some_and(|bytes| decode(engine, work, object, bytes, unit))
-            })
+        let decoded = decode_together(engine, work, units, pins, pages);
+        for ((object, at), is_decoded) in units.iter().zip(decoded) {
+            let unit = &mut pages[*at..][..object.unit.pages()];
+            if !is_decoded || !self.is_good(slot.offset(*at as u32), *object, unit) {
+                return *at;
+            }
         }
+        group.pages
     }
 
     /// Up to [`GROUP`] whole units in a row from `slot` on, as far as pages are asked for. Writes the
@@ -145,26 +145,6 @@ impl<A: Arena> Store<A> {
         slot.index().is_multiple_of(unit_pages)
             && unit_pages <= pages
             && (1..unit_pages as u32).all(|n| comes_with(object, self.word(slot.offset(n))))
-    }
-
-    /// Has each unit decoded and compared; gives the page at which the first unit begins that is not as
-    /// it was put, or the number of all pages.
-    fn first_bad(
-        &self,
-        slot: SlotId,
-        units: &[(Object, usize)],
-        pages: &mut [Page],
-        mut decoded: impl FnMut(usize, &mut [u8]) -> bool,
-    ) -> usize {
-        for (n, (object, at)) in units.iter().enumerate() {
-            let unit = &mut pages[*at..][..object.unit.pages()];
-            if !decoded(n, unit.as_flattened_mut())
-                || !self.is_good(slot.offset(*at as u32), *object, unit)
-            {
-                return *at;
-            }
-        }
-        pages.len()
     }
 
     /// Whether the pages that were decoded from `object`, which is pinned, are those of the slots from
@@ -270,19 +250,7 @@ fn comes_with(object: Object, word: Word) -> bool {
     matches!(word, Word::Filled(_)) || word == Word::Compressed(object)
 }
 
-/// Makes a unit of what is kept of it; whether that went well.
-fn decode<E: Engine>(
-    engine: &mut E,
-    work: &mut Work,
-    object: Object,
-    bytes: &[u8],
-    unit: &mut [u8],
-) -> bool {
-    let wanted = unit.len();
-    decode_prefix(engine, work, object, bytes, unit, wanted)
-}
-
-/// As [`decode`], of which the first `wanted` bytes are wanted.
+/// Makes a unit of what is kept of it, or as much as has the first `wanted` bytes; whether that went well.
 fn decode_prefix<E: Engine>(
     engine: &mut E,
     work: &mut Work,

@@ -25,6 +25,7 @@ use crate::scratch::Scratch;
 use crate::stats::Tally;
 use crate::word::{Fill, Object, RAW, Word};
 use crate::{How, PutError, Store};
+use core::ops::Range;
 use octavo_accel::{Batch, Engine, Failure, Io, Operation, Outcome, Request, Work};
 use octavo_page::{Handle, MAX_FOLIO_PAGES, Order, PAGE_SIZE, SlotId};
 use octavo_pool::{AllocError, Arena, Limit};
@@ -45,12 +46,24 @@ const NO_SLOTS_YET: Result<SlotId, PutError> = Err(PutError::OutOfSlots);
 /// A unit that is to be compressed.
 #[derive(Clone, Copy, Default)]
 struct Pending<'f> {
-    /// Its folio, by its place in the round.
-    folio: usize,
-    /// Pages of the round before it, and before its folio.
-    at: usize,
-    folio_at: usize,
     bytes: &'f [u8],
+    /// Its folio, by its place in the round.
+    folio: u32,
+    /// Pages of the round before it, and before its folio.
+    at: u32,
+    folio_at: u32,
+}
+
+impl Pending<'_> {
+    const fn folio(&self) -> usize {
+        self.folio as usize
+    }
+
+    /// Its pages, by their places in the round.
+    const fn pages(&self) -> Range<usize> {
+        let at = self.at as usize;
+        at..at + self.bytes.len() / PAGE_SIZE
+    }
 }
 
 /// What is kept of a unit.
@@ -62,27 +75,53 @@ pub(crate) enum Kept {
     Raw,
 }
 
-/// A unit on its way into the pool, and which of the scratch's regions has what was made of it.
-#[derive(Clone, Copy)]
+/// A unit on its way into the pool.
+#[derive(Clone, Copy, Default)]
 struct Staged<'f> {
     unit: Pending<'f>,
-    kept: Kept,
-    region: usize,
+    /// Which of the scratch's regions has what was made of it, and how many bytes; [`Self::RAW`]: the unit
+    /// itself is kept.
+    region: u32,
+    len: u32,
+}
+
+impl<'f> Staged<'f> {
+    /// The length of no object.
+    const RAW: u32 = 0;
+
+    fn new(unit: Pending<'f>, kept: Kept, region: usize) -> Self {
+        let len = match kept {
+            Kept::Compressed(len) => len as u32,
+            Kept::Raw => Self::RAW,
+        };
+        Self { unit, region: region as u32, len }
+    }
+
+    /// What the pool is to keep; compressed units lie in `bytes`, a region of `room` for each.
+    fn object<'a>(&self, bytes: &'a [u8], room: usize) -> &'a [u8]
+    where
+        'f: 'a,
+    {
+        match self.len {
+            Self::RAW => self.unit.bytes,
+            len => &bytes[self.region as usize * room..][..len as usize],
+        }
+    }
 }
 
 /// Units on their way into the pool.
 struct Group<'f> {
-    staged: [Option<Staged<'f>>; GROUP],
+    staged: [Staged<'f>; GROUP],
     len: usize,
 }
 
 impl<'f> Group<'f> {
-    const fn new() -> Self {
-        Self { staged: [None; GROUP], len: 0 }
+    fn new() -> Self {
+        Self { staged: [Staged::default(); GROUP], len: 0 }
     }
 
     fn push(&mut self, staged: Staged<'f>) {
-        self.staged[self.len] = Some(staged);
+        self.staged[self.len] = staged;
         self.len += 1;
     }
 }
@@ -162,25 +201,26 @@ impl<'f> Round<'_, 'f> {
             let pages = self.how.unit.pages();
             self.done += pages;
             if !note_fills(bytes, &mut self.words[at..at + pages]) {
-                return Some(Pending { folio: self.folio, at, folio_at: self.folio_at, bytes });
+                let (folio, at, folio_at) = (self.folio as u32, at as u32, self.folio_at as u32);
+                return Some(Pending { bytes, folio, at, folio_at });
             }
         }
     }
 
     /// Weighs what became of a unit; of units in order. The folio is refused when that is better.
     fn weigh(&mut self, unit: Pending<'_>, outcome: Outcome) -> Result<Kept, PutError> {
-        if self.weighed != unit.folio {
-            (self.weighed, self.weight) = (unit.folio, Weight::default());
+        if self.weighed != unit.folio() {
+            (self.weighed, self.weight) = (unit.folio(), Weight::default());
         }
-        let pages = self.folios[unit.folio].len() / PAGE_SIZE;
+        let pages = self.folios[unit.folio()].len() / PAGE_SIZE;
         self.weight.add(self.how, pages, outcome.result)
     }
 
-    /// The words of a folio, as far as they are noted.
-    fn words_of(&self, folio: usize, folio_at: usize) -> &[Word] {
-        let pages = self.folios[folio].len() / PAGE_SIZE;
-        let noted = if folio == self.folio { self.done } else { pages };
-        &self.words[folio_at..folio_at + noted]
+    /// The words of a unit's folio, as far as they are noted.
+    fn words_of(&self, unit: Pending<'_>) -> &[Word] {
+        let pages = self.folios[unit.folio()].len() / PAGE_SIZE;
+        let noted = if unit.folio() == self.folio { self.done } else { pages };
+        &self.words[unit.folio_at as usize..][..noted]
     }
 }
 
@@ -302,7 +342,7 @@ impl<A: Arena> Store<A> {
                 engine.run(&mut Io::compress(round.how.codec, unit.bytes, &mut out[..room]));
             if let Some(kept) = self.judge(work, round, unit, outcome) {
                 self.hash_unit(round, unit);
-                group.push(Staged { unit, kept, region });
+                group.push(Staged::new(unit, kept, region));
             }
         }
         group
@@ -339,7 +379,7 @@ impl<A: Arena> Store<A> {
         for (region, unit) in units.into_iter().enumerate().take(count) {
             let outcome = requests[region].outcome().expect("the batch is finished");
             if let Some(kept) = self.judge(work, round, unit, outcome) {
-                group.push(Staged { unit, kept, region });
+                group.push(Staged::new(unit, kept, region));
             }
         }
         group
@@ -357,7 +397,7 @@ impl<A: Arena> Store<A> {
         if outcome.result == Err(Failure::Unverified) {
             self.counters.note_unverified();
         }
-        if round.is_refused(unit.folio) {
+        if round.is_refused(unit.folio()) {
             return None;
         }
         let kept = round.weigh(unit, outcome);
@@ -366,18 +406,18 @@ impl<A: Arena> Store<A> {
 
     /// Hashes the pages of a unit that will have an object.
     fn hash_unit(&self, round: &mut Round<'_, '_>, unit: Pending<'_>) {
-        let pages = unit.bytes.chunks_exact(PAGE_SIZE).enumerate();
-        for (page, bytes) in pages.map(|(n, bytes)| (unit.at + n, bytes)) {
-            if round.words[page] == Word::Empty {
-                round.hashes[page] = self.hash(bytes);
+        let (words, hashes) = (&round.words[unit.pages()], &mut round.hashes[unit.pages()]);
+        for ((bytes, word), hash) in unit.bytes.chunks_exact(PAGE_SIZE).zip(words).zip(hashes) {
+            if *word == Word::Empty {
+                *hash = self.hash(bytes);
             }
         }
     }
 
     /// Refuses a folio, and takes back what is stored of it.
     fn refuse(&self, round: &mut Round<'_, '_>, unit: Pending<'_>, error: PutError) {
-        round.results[unit.folio] = Err(error);
-        self.unstage(round.words_of(unit.folio, unit.folio_at), round.how);
+        round.results[unit.folio()] = Err(error);
+        self.unstage(round.words_of(unit), round.how);
     }
 
     /// Takes back the objects of a folio that will not be stored after all.
@@ -394,35 +434,28 @@ impl<A: Arena> Store<A> {
     /// Puts the objects of a group into the pool, in order. A folio whose object is not taken is refused,
     /// and the others go on.
     fn store_group(&self, round: &mut Round<'_, '_>, group: &Group<'_>, bytes: &[u8], room: usize) {
-        let mut staged = group.staged[..group.len].iter().flatten();
-        loop {
+        let mut rest = &group.staged[..group.len];
+        while !rest.is_empty() {
             let mut objects: [&[u8]; GROUP] = [&[]; GROUP];
-            let mut units = [Pending::default(); GROUP];
-            let mut codecs = [RAW; GROUP];
+            let mut places = [0; GROUP];
             let mut count = 0;
-            for Staged { unit, kept, region } in
-                staged.clone().filter(|staged| !round.is_refused(staged.unit.folio))
-            {
-                (objects[count], codecs[count]) = match kept {
-                    Kept::Compressed(len) => {
-                        (&bytes[region * room..][..*len], round.how.codec.id())
-                    }
-                    Kept::Raw => (unit.bytes, RAW),
-                };
-                units[count] = *unit;
-                count += 1;
+            for (place, staged) in rest.iter().enumerate() {
+                if !round.is_refused(staged.unit.folio()) {
+                    (objects[count], places[count]) = (staged.object(bytes, room), place);
+                    count += 1;
+                }
             }
             let mut handles = [Handle::from_bits(0); GROUP];
             let (stored, refusal) = self.pool.store_many(&objects[..count], &mut handles[..count]);
-            for n in 0..stored {
-                let object = Object { handle: handles[n], codec: codecs[n], unit: round.how.unit };
-                note_object(&mut round.words[units[n].at..][..round.how.unit.pages()], object);
+            for (handle, place) in handles.into_iter().zip(places).take(stored) {
+                let Staged { unit, len, .. } = rest[place];
+                let codec = if len == Staged::RAW { RAW } else { round.how.codec.id() };
+                let object = Object { handle, codec, unit: round.how.unit };
+                note_object(&mut round.words[unit.pages()], object);
             }
             let Err(error) = refusal else { return };
-            let unit = units[stored];
-            self.refuse(round, unit, refused(error));
-            // What lies before it is stored, or belongs to refused folios.
-            staged.find(|staged| staged.unit.at == unit.at);
+            self.refuse(round, rest[places[stored]].unit, refused(error));
+            rest = &rest[places[stored] + 1..];
         }
     }
 

@@ -12,7 +12,7 @@
 //! threads on the CPU, so a thread that waits for it is not charged; a lock that is waited for is.
 //!
 //! *Bookkeeping* is what slots, pool and index take. It is measured by itself, with an engine that
-//! compresses nothing ([`work::Instant`]): of what that run takes, the time is subtracted that the same
+//! compresses nothing (`work::Instant`): of what that run takes, the time is subtracted that the same
 //! pages take to be looked at for fills, hashed and copied, and nothing else. Objects have the sizes
 //! that the codec gave them.
 

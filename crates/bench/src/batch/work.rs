@@ -114,8 +114,8 @@ impl Pages {
     pub(super) fn sized(&self, codec: Codec) -> SizedPages<'_> {
         let mut workspace = Workspace::new(&[codec]);
         let mut room = vec![0; FITS_IN];
-        let mut size = |page| workspace.compress(codec, page, &mut room).expect("it did before");
-        let sizes = self.0.chunks_exact(PAGE_SIZE).map(|page| size(page)).collect();
+        let size = |page: &[u8]| workspace.compress(codec, page, &mut room).expect("it did before");
+        let sizes = self.0.chunks_exact(PAGE_SIZE).map(size).collect();
         SizedPages { bytes: &self.0, codec, sizes }
     }
 }
@@ -277,7 +277,7 @@ impl<'a> Bench<'a> {
         while times.rounds() < rounds && (times.rounds() == 0 || begin.elapsed() < time) {
             for mode in Mode::ALL {
                 let all = self.turn(&mut workers, mode);
-                let others = at_once(&mut workers, Worker::others);
+                let others = at_once(&mut workers, |worker| worker.others(mode));
                 times.push(mode, [all[0] - others[0], all[1] - others[1]]);
             }
         }
@@ -322,7 +322,8 @@ struct Worker<'p, E> {
     order: Vec<usize>,
     /// Where pages are read to: each where it lies in `pages`.
     out: Vec<u8>,
-    /// Where compressed bytes are copied to, when they are copied and nothing else.
+    /// Where compressed bytes are copied from and to, when they are copied and nothing else.
+    staged: Vec<u8>,
     copies: Vec<u8>,
 }
 
@@ -346,6 +347,7 @@ impl<'p, E: Engine> Worker<'p, E> {
             slots: vec![Err(PutError::OutOfSlots); folios],
             order,
             out: pages.bytes.to_vec(),
+            staged: vec![1; BATCH * FITS_IN],
             copies: vec![0; copies],
         }
     }
@@ -416,19 +418,24 @@ impl<'p, E: Engine> Worker<'p, E> {
         }
     }
 
-    /// What a turn does beside slots, pool, index and codec: looks for fills, hashes, copies; hashes
-    /// again.
-    fn others(&mut self) -> [f64; 2] {
-        let staged = vec![1; BATCH * FITS_IN];
+    /// What a turn does beside slots, pool, index and codec, in the same order: looks for fills, hashes,
+    /// copies, of so many pages together; hashes again.
+    fn others(&mut self, mode: Mode) -> [f64; 2] {
+        let together = if mode == Mode::Batch { BATCH } else { 1 };
         let start = cpu_time(ClockId::ThreadCPUTime);
         let mut rest = &mut self.copies[..];
-        for n in 0..TURN {
-            let page = &self.pages.bytes[n % PAGES * PAGE_SIZE..][..PAGE_SIZE];
-            black_box(page[8..] == page[..PAGE_SIZE - 8]);
-            black_box(xxh3_64(page));
-            let (to, behind) = rest.split_at_mut(self.pages.sizes[n % PAGES]);
-            to.copy_from_slice(&staged[n % BATCH * FITS_IN..][..to.len()]);
-            rest = behind;
+        for first in (0..TURN).step_by(together) {
+            for n in first..first + together {
+                let page = &self.pages.bytes[n % PAGES * PAGE_SIZE..][..PAGE_SIZE];
+                black_box(page[8..] == page[..PAGE_SIZE - 8]);
+                black_box(xxh3_64(page));
+            }
+            for n in 0..together {
+                let size = self.pages.sizes[(first + n) % PAGES];
+                let (to, behind) = rest.split_at_mut(size);
+                to.copy_from_slice(&self.staged[n * FITS_IN..][..size]);
+                rest = behind;
+            }
         }
         let stored = cpu_time(ClockId::ThreadCPUTime);
         let at_once = Self::folios_at_once(self.cell);

@@ -273,3 +273,49 @@ fn of_many_objects_those_before_the_first_that_is_refused_are_stored() {
     pool.check();
     assert_eq!(pool.free_many(&handles[..20]).objects, 20);
 }
+
+proptest::proptest! {
+    /// In the very same places, under the same handles.
+    #[test]
+    fn many_are_stored_as_one_after_the_other(
+        rounds in proptest::collection::vec(
+            (proptest::collection::vec(1..=4096_usize, 0..50), proptest::collection::vec(0..200_usize, 0..40)),
+            1..20,
+        ),
+        chain in 1..=16_usize,
+        frames in 0..400_usize,
+    ) {
+        // The home lane is that of the CPU.
+        octavo_sys::task::CpuSet::only(octavo_sys::task::cpu()).bind(0);
+        let (many, single) = (pool(400, chain, 4096, 150), pool(400, chain, 4096, 150));
+        for pool in [&many, &single] {
+            pool.arena().set_frames(frames);
+        }
+        let mut live = Vec::new();
+        for (n, (lens, gone)) in rounds.iter().enumerate() {
+            let objects: Vec<_> = lens.iter().map(|len| std::vec![n as u8; *len]).collect();
+            let slices: Vec<&[u8]> = objects.iter().map(Vec::as_slice).collect();
+            let mut handles = std::vec![Handle::from_bits(0); lens.len()];
+            let (stored, refusal) = many.store_many(&slices, &mut handles);
+            many.check();
+            for (slice, handle) in slices.iter().zip(&handles).take(stored) {
+                proptest::prop_assert_eq!(single.store(slice), Ok(*handle));
+                live.push(*handle);
+            }
+            if let Err(error) = refusal {
+                proptest::prop_assert_eq!(single.store(slices[stored]), Err(error));
+            }
+            proptest::prop_assert_eq!(many.stats(), single.stats());
+            for at in gone {
+                if !live.is_empty() {
+                    let handle = live.swap_remove(at % live.len());
+                    proptest::prop_assert_eq!(many.free(handle), single.free(handle));
+                }
+            }
+        }
+        for handle in live {
+            let bytes = |pool: &Pool<TestArena>| pool.read(handle, <[u8]>::to_vec);
+            proptest::prop_assert!(bytes(&many).is_ok() && bytes(&many) == bytes(&single));
+        }
+    }
+}
