@@ -7,7 +7,7 @@ use flate2::{Compress, Compression, FlushCompress};
 use octavo_codec::deflate::{Deflate, GENERAL, GENERAL_IDS, Level, TableSet};
 use octavo_codec::{Codec, Workspace};
 use octavo_page::config::{RunConfig, Text};
-use octavo_page::{ByteSize, ChainLength, PAGE_SIZE, Unit};
+use octavo_page::{ByteSize, ChainLength, EngineKind, PAGE_SIZE, Unit};
 use std::fs;
 use std::io::Result;
 use std::path::Path;
@@ -79,6 +79,7 @@ fn words(corpus: &Path) -> Result<()> {
         codec: text,
         unit: Some(Unit::K16),
         chain: Some(ChainLength::MAX),
+        engine: Some(EngineKind::Model),
     };
     let mut word = String::new();
     config.encode(&mut word).expect("a String takes everything");

@@ -243,10 +243,7 @@ impl Run<'_> {
             let held = self.model.get(&n).filter(|held| **held != Held::Poisoned);
             assert_eq!(info.is_some(), held.is_some());
             if let Some(info) = info {
-                assert_eq!(
-                    info.form == Form::SameFilled,
-                    matches!(held, Some(Held::Filled(_)))
-                );
+                assert_eq!(info.form == Form::SameFilled, matches!(held, Some(Held::Filled(_))));
                 assert_eq!(info.wanted >> (n - info.first.get()) & 1, 1);
             }
         }

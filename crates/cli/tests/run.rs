@@ -297,23 +297,27 @@ fn the_program_gets_two_variables() {
         fs::canonicalize(first).expect("our object")
     };
 
-    let [preload, word]: [String; 2] =
-        variables(octavo.octavo().args(["run", "--memory", "64M"]).env("OCTAVO_RUN", "stale"));
+    let [preload, word]: [String; 2] = variables(
+        octavo
+            .octavo()
+            .args(["run", "--memory", "64M", "--engine", "cpu"])
+            .env("OCTAVO_RUN", "stale"),
+    );
     assert_eq!(canonical(&preload), fs::canonicalize(&object).expect("our object"));
     assert!(word.starts_with("OCTAVO_RUN=v=2;pid="), "{word}");
-    assert!(word.ends_with(";limit=67108864;strict=0"), "{word}");
+    assert!(word.ends_with(";limit=67108864;strict=0;engine=cpu"), "{word}");
 
     let stats = octavo.path("a;b.json");
     let [preload, word]: [String; 2] = variables(
         octavo
             .octavo()
             .args(["run", "--memory", "64M", "--strict", "--codec", "zstd:-1", "--unit", "16K"])
-            .args(["--stats", "--stats-json", "a;b.json"])
+            .args(["--engine", "cpu", "--stats", "--stats-json", "a;b.json"])
             .current_dir(octavo.dir.path())
             .env("LD_PRELOAD", &theirs),
     );
     assert!(preload.ends_with(&format!(":{}", theirs.display())), "{preload}");
-    let expected = ";limit=67108864;strict=1;unit=16K;codec=zstd:-1";
+    let expected = ";limit=67108864;strict=1;unit=16K;engine=cpu;codec=zstd:-1";
     assert!(word.ends_with(expected), "{word}");
     assert!(stats.is_file(), "the file is known to be writable");
 }
