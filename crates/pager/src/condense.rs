@@ -84,7 +84,7 @@ impl Pager {
             condenser.condensed += self.condense(worker, tier, start);
             start += Unit::MAX.bytes();
         }
-        condenser.at = end;
+        condenser.at = start; // whole blocks are done, also where the last one goes on behind `end`
         true
     }
 

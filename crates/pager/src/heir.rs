@@ -26,7 +26,6 @@ use crate::regions::{Regions, Span};
 use crate::sharing;
 use crate::start::{self, REST};
 use crate::table::{Place, Table, Word};
-use octavo_accel::Engines;
 use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use octavo_sys::uffd::Uffd;
@@ -187,7 +186,7 @@ impl Pager {
         self.target.become_like(task::pidfd(target)?)?;
         self.maps.become_like(octavo_sys::maps::Maps::open()?)?;
         self.store.arena().inherit()?;
-        let engines = Engines::open(self.config.engine).unwrap_or(Engines::cpu());
+        let engines = self.config.engines();
         // The descriptors they would close are not ours.
         core::mem::forget(core::mem::replace(&mut self.engines, engines));
         let (raw, process) = self.letter(Ring::Come)?.uffd();

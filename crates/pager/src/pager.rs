@@ -73,6 +73,11 @@ impl Config {
         self.ladders.tiers().filter_map(deflated).max().unwrap_or(Unit::K4)
     }
 
+    /// What the engines of this process share; the CPU where what was asked for cannot be opened.
+    pub(crate) fn engines(&self) -> Engines {
+        Engines::open(self.engine).unwrap_or(Engines::cpu())
+    }
+
     /// An engine for the calling helper.
     fn engine(&self, engines: &Engines) -> AnyEngine {
         engines.engine(&self.ladders.codecs(), self.device_unit(), task::cpu())
@@ -292,7 +297,7 @@ impl Pager {
             sweep: Mutex::new(Sweep::default()),
             condenser: Mutex::new(Condenser::default()),
             store,
-            engines: Engines::open(config.engine).unwrap_or(Engines::cpu()),
+            engines: config.engines(),
             budget: Budget::new(config.limit / PAGE_SIZE as u64),
             ledger,
             member,

@@ -7,7 +7,7 @@ use crate::scratch::Scratch;
 use crate::stats::Tally;
 use crate::word::{Object, RAW, Word};
 use crate::{GetError, How, PutError, Store};
-use octavo_accel::{Engine, Failure, Io};
+use octavo_accel::{Engine, Io};
 use octavo_page::{PAGE_SIZE, SlotId};
 use octavo_pool::Arena;
 
@@ -81,10 +81,7 @@ impl<A: Arena> Store<A> {
             return Ok(());
         }
         let outcome = engine.run(&mut Io::compress(how.codec, unit, &mut bytes[..room]));
-        work.note(outcome.by);
-        if outcome.result == Err(Failure::Unverified) {
-            self.counters.note_unverified();
-        }
+        self.note_outcome(work, outcome);
         let (bytes, codec) = match weight.add(how, pages, outcome.result)? {
             Kept::Compressed(len) => (&bytes[..len], how.codec.id()),
             Kept::Raw => (unit, RAW),

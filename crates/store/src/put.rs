@@ -393,15 +393,20 @@ impl<A: Arena> Store<A> {
         unit: Pending<'_>,
         outcome: Outcome,
     ) -> Option<Kept> {
-        work.note(outcome.by);
-        if outcome.result == Err(Failure::Unverified) {
-            self.counters.note_unverified();
-        }
+        self.note_outcome(work, outcome);
         if round.is_refused(unit.folio()) {
             return None;
         }
         let kept = round.weigh(unit, outcome);
         kept.map_err(|error| self.refuse(round, unit, error)).ok()
+    }
+
+    /// Counts a compression: who did it, and whether it came back wrong.
+    pub(crate) fn note_outcome(&self, work: &mut Work, outcome: Outcome) {
+        work.note(outcome.by);
+        if outcome.result == Err(Failure::Unverified) {
+            self.counters.note_unverified();
+        }
     }
 
     /// Hashes the pages of a unit that will have an object.
