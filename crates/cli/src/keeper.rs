@@ -57,7 +57,7 @@ pub fn keep(ledger: &'static Ledger, memory: &Fd, first: &Fd, report: Report) ->
     close_others(kept);
     let mut keeper = Keeper {
         ledger,
-        own: Fd::open(c"/proc/self/statm").ok(),
+        own: Statm::open().ok(),
         report,
         pagers: BTreeMap::new(),
         processes: BTreeMap::new(),

@@ -207,6 +207,12 @@ impl Budget {
         self.limit().saturating_sub(self.used())
     }
 
+    /// Whether the limit is passed, by what could be given.
+    #[must_use]
+    pub fn is_passed(&self) -> bool {
+        self.used() > self.limit() && self.above_floor()
+    }
+
     /// Whether less than `slacks` slacks would be free once what was taken is stored.
     fn is_short_of(&self, slacks: u64) -> bool {
         self.used() + slacks * self.slack > self.limit() + self.aside()

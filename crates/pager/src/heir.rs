@@ -28,6 +28,7 @@ use crate::start::{self, REST};
 use crate::table::{Place, Table, Word};
 use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use octavo_sys::proc::Statm;
 use octavo_sys::uffd::Uffd;
 use octavo_sys::{Errno, Result, maps, memory, task};
 
@@ -185,6 +186,7 @@ impl Pager {
     pub(crate) fn inherit(&mut self, target: i32) -> Result<()> {
         self.target.become_like(task::pidfd(target)?)?;
         self.maps.become_like(octavo_sys::maps::Maps::open()?)?;
+        self.statm.become_like(Statm::open()?)?;
         self.store.arena().inherit()?;
         let engines = self.config.engines();
         // The descriptors they would close are not ours.

@@ -16,19 +16,22 @@ use crate::placement::Placement;
 use crate::program::{BATCH, Program};
 use crate::regions::{Regions, Span};
 use crate::serve::{Fault, RUN, Stream};
+use crate::sharing;
 use crate::table::Table;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::time::Duration;
 use octavo_accel::{AnyEngine, Engines};
 use octavo_codec::Codec;
 use octavo_ledger::counters::{Counter, Counters};
 use octavo_ledger::{Ledger, Member};
 use octavo_page::sync::Mutex;
-use octavo_page::sync::atomic::{AtomicBool, Ordering};
+use octavo_page::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use octavo_page::{ChainLength, EngineKind, PAGE_SIZE, Unit};
 use octavo_store::{How, Scratch, Store};
 use octavo_sys::file::{Fd, Text};
 use octavo_sys::maps::Maps;
+use octavo_sys::proc::Statm;
 use octavo_sys::task;
 
 /// Evictors, at most: more than the CPUs would only wait for each other.
@@ -138,6 +141,9 @@ pub struct Pager {
     pub(crate) counters: &'static Counters,
     pub(crate) bell: Bell,
     pub(crate) placement: Placement,
+    /// This address space's `statm`, and when it was last looked at, in microseconds.
+    pub(crate) statm: Fd,
+    looked_at: AtomicU64,
     /// Pages of registered ranges that were unmapped so far.
     pub(crate) unmapped: Counter,
     /// Pages shared with other processes that we have made the program's own.
@@ -268,6 +274,9 @@ pub struct Parts {
     pub member: &'static Member,
 }
 
+/// The watch is late when it has not looked for so long: it does each millisecond, near the limit.
+const LATE: Duration = Duration::from_millis(3);
+
 /// Registered ranges, at most; the kernel allows a process 65,530 mappings.
 const MAX_REGIONS: usize = 32 << 10;
 
@@ -285,6 +294,7 @@ impl Pager {
     pub fn new(config: Config, parts: Parts) -> octavo_sys::Result<Self> {
         let Parts { program, maps, store, target, ledger, member } = parts;
         let areas: Vec<_> = program.staging(AREAS)?.map(Area::new).collect();
+        let statm = Statm::open()?;
         Ok(Self {
             config,
             program,
@@ -304,6 +314,8 @@ impl Pager {
             counters: &member.counters,
             bell: Bell::default(),
             placement: Placement::new(),
+            statm,
+            looked_at: AtomicU64::new(0),
             unmapped: Counter::default(),
             owned: Counter::default(),
             stuck: AtomicBool::new(false),
@@ -319,6 +331,27 @@ impl Pager {
     #[must_use]
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Acquire)
+    }
+
+    /// Notes that the program uses `pages`, as was seen at `now`. Where that is too much the evictors may take
+    /// time from it.
+    pub(crate) fn measured(&self, pages: u64, now: Duration) {
+        self.looked_at.store(now.as_micros() as u64, Ordering::Relaxed);
+        self.budget.measured(pages);
+        if self.budget.is_passed() {
+            self.placement.relieve();
+        }
+    }
+
+    /// For the server: measures what is used, if the watch is late. What is shared only the watch can tell.
+    pub(crate) fn measure_if_late(&self, now: Duration) {
+        let looked_at = Duration::from_micros(self.looked_at.load(Ordering::Relaxed));
+        if now.saturating_sub(looked_at) < LATE || sharing::shares() {
+            return;
+        }
+        if let Some(statm) = Statm::read(&self.statm) {
+            self.measured(statm.anonymous(), now);
+        }
     }
 
     /// Whether the last round of the sweep found nothing to evict.

@@ -1,10 +1,12 @@
 //! Where the server runs: beside the one thread that faults, or anywhere when there are several.
 //!
 //! A wake-up across CPUs costs many times a switch on one. So the server stays on the CPU of the
-//! thread that faults, and the other helpers stay away from it. The scheduler would move the thread
+//! thread that faults, and the evictors stay away from it. The scheduler would move the thread
 //! to an idle CPU each time the server wakes it, since its own is busy with the server; as a task of
 //! policy "idle" the server does not make it busy. Where others are busy on that CPU, such a server
 //! would starve: it is normal again for a while when a fault was left waiting, or the watch for a lock.
+//! And where others keep the evictors' CPUs, memory outgrows them: they may run anywhere for a while when
+//! the limit is passed, and so take time from the thread that writes.
 //!
 //! ```text
 //!   together   thread ──fault──► server ──wake──► thread      the server never sleeps: the thread
@@ -92,8 +94,8 @@ impl Placement {
         self.lone.load(Ordering::Relaxed)
     }
 
-    /// Frees a server that gets no time where it is.
-    fn relieve(&self) {
+    /// Frees helpers that get no time where they are.
+    pub(crate) fn relieve(&self) {
         // It may hold the lock itself: the watch has other work than to wait for it.
         if let Some(mut bound) = self.bound.try_lock() {
             bound.free_until = task::now() + RECOVERY;

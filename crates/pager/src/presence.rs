@@ -50,7 +50,7 @@ impl Presence {
     /// As of `openat(2)` in `/proc`.
     pub fn new(target: i32) -> Result<Self> {
         Ok(Self {
-            ours: Fd::open(c"/proc/self/statm")?,
+            ours: Statm::open()?,
             theirs: proc::open(target, "statm")?,
             sharing: Sharing::new(target)?,
             strangers: 0,

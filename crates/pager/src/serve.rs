@@ -85,6 +85,9 @@ impl Pager {
     pub fn answer(&self, worker: &mut Worker, fault: Fault) {
         let timed = self.counters.faults.next().is_multiple_of(TIMED);
         let start = timed.then(task::now);
+        if let Some(now) = start {
+            self.measure_if_late(now);
+        }
         self.make_room(worker);
         let ready = loop {
             let gate = self.gate.read();

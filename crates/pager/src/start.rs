@@ -458,7 +458,6 @@ extern "C" fn watcher(argument: usize) -> ! {
         *unsafe { Box::from_raw(argument as *mut (Watch<'static>, &'static Pager)) };
     task::set_name(c"octavo-watch");
     task::be_prompt();
-    pager.placement.note_helper();
     watch.run(|time| pause(pager.ledger, pager.member, time))
 }
 

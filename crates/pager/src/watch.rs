@@ -193,7 +193,7 @@ impl Pager {
     /// others leave.
     fn publish(&self, resident: u64) {
         let store = self.store.stats();
-        self.budget.measured(resident);
+        self.measured(resident, task::now());
         self.budget.stores((store.pool_bytes / PAGE_SIZE) as u64, store.stored_pages as u64);
         let stored = &self.member.stored;
         stored.compressed_bytes.set(store.compressed_bytes as u64);

@@ -57,6 +57,14 @@ pub struct Statm {
 }
 
 impl Statm {
+    /// The `statm` of the calling process.
+    ///
+    /// # Errors
+    /// As of `openat(2)`.
+    pub fn open() -> Result<Fd> {
+        Fd::open(c"/proc/self/statm")
+    }
+
     /// What the open `statm` says now.
     #[must_use]
     pub fn read(statm: &Fd) -> Option<Self> {
