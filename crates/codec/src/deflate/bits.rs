@@ -57,6 +57,26 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    /// Writes codewords, one after another. Any three that follow each other have 56 bits at most: no two of
+    /// them are lengths of matches.
+    #[inline(always)]
+    pub fn put_all(&mut self, codewords: &[Codeword]) -> Result<(), DoesNotFit> {
+        // In registers, not through `self`: what is stored in `out` might be a field of it.
+        let mut writer = Writer { out: &mut *self.out, ..*self };
+        let threes = codewords.chunks_exact(3);
+        let rest = threes.remainder();
+        for three in threes {
+            writer.put(three[0]);
+            writer.put(three[1]);
+            writer.put(three[2]);
+            writer.flush()?;
+        }
+        rest.iter().for_each(|&codeword| writer.put(codeword));
+        writer.flush()?;
+        (self.at, self.bits, self.count) = (writer.at, writer.bits, writer.count);
+        Ok(())
+    }
+
     /// Fills the last byte with zeros and returns how many bytes there are.
     pub fn finish(mut self) -> Result<usize, DoesNotFit> {
         self.count = self.count.next_multiple_of(8);
@@ -171,4 +191,47 @@ fn load_at_end(input: &[u8], at: usize, n: usize) -> u64 {
     let n = n.min(rest.len());
     bytes[..n].copy_from_slice(&rest[..n]);
     u64::from_le_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    /// Literals, lengths with extra bits, distances and their extra bits, as long as they can be.
+    fn codewords() -> impl Strategy<Value = Vec<Codeword>> {
+        let one = |most: u32| {
+            (0..=most, any::<u32>()).prop_map(|(n, bits)| codeword(bits & ((1 << n) - 1), n))
+        };
+        let literal = one(15).prop_map(|word| [word].to_vec());
+        let sequence = (one(20), one(15), one(13)).prop_map(|(a, b, c)| [a, b, c].to_vec());
+        proptest::collection::vec(prop_oneof![literal, sequence], 0..60)
+            .prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn together_is_one_by_one(before in 0u32..8, words in codewords(), room in 0usize..300) {
+            let (mut plain, mut fast) = ([0xee; 300], [0xee; 300]);
+            let write = |out, all: bool| {
+                let mut writer = Writer::new(out);
+                writer.put_bits(0, before);
+                if all {
+                    writer.put_all(&words)?;
+                } else {
+                    for &word in &words {
+                        writer.put(word);
+                        writer.flush()?;
+                    }
+                }
+                writer.finish()
+            };
+            let size = write(&mut plain[..room], false);
+            prop_assert_eq!(write(&mut fast[..room], true), size);
+            if let Ok(size) = size {
+                prop_assert_eq!(&fast[..size], &plain[..size]);
+            }
+        }
+    }
 }

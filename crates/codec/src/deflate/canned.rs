@@ -246,6 +246,17 @@ impl TableSet {
         most: usize,
         samples: impl IntoIterator<Item = &'a [u8]>,
     ) -> Self {
+        Self::learn_from(LEARNT_IDS, level, unit_bytes, most, samples)
+    }
+
+    /// As [`TableSet::learn`], with the ids `first` and on.
+    pub(super) fn learn_from<'a>(
+        first: u8,
+        level: Level,
+        unit_bytes: usize,
+        most: usize,
+        samples: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Self {
         // No match reaches further back than the unit, so no farther distance needs a codeword.
         let window = unit_bytes.next_power_of_two().clamp(4096, MAX_DISTANCE);
         let mut deflate = Deflate::new();
@@ -256,7 +267,7 @@ impl TableSet {
         };
         let counted: Vec<Histogram> = samples.into_iter().map(count).collect();
         let lengths = train(&counted, most.min(counted.len().max(1)), window);
-        Self::new(LEARNT_IDS, window, &lengths).expect("what is trained is a table")
+        Self::new(first, window, &lengths).expect("what is trained is a table")
     }
 
     /// Compresses `unit` to the id of a table and a canned body at the front of `out`, and returns
@@ -278,6 +289,12 @@ impl TableSet {
         let (size, table) = deflate.canned(level, self, unit, body)?;
         *id = table.id();
         Ok(1 + size)
+    }
+
+    /// Bytes that the set takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val(&*self.tables)
     }
 
     /// The table with this id, if it is one of these.

@@ -13,7 +13,8 @@ use super::symbols::{
 use crate::{DoesNotFit, MAX_UNIT, cpu};
 use core::fmt;
 
-/// The longest codeword in blocks of ours: four literals and what is left of a byte fill a word.
+/// The longest codeword in blocks of ours. Deflate has one longer, for symbols so rare that it gains
+/// nothing.
 const OUR_MAX_BITS: usize = 14;
 
 /// Which symbol a match length has, less [`FIRST_LENGTH`]; by length less 3.
@@ -32,16 +33,15 @@ const CLASS_OF_LENGTH: [u8; 256] = {
     classes
 };
 
-/// Which symbol a distance has. Two for each power of two, told apart by the bit below the top.
+/// Which symbol a distance has, and the extra bits behind it with their number. Two symbols for each
+/// power of two, told apart by the bit below the top, which are what is left above the extra bits;
+/// without a branch, as short distances and long ones take turns.
 #[inline(always)]
-fn class_of_distance(distance: u16) -> usize {
+fn class_of_distance(distance: u16) -> (usize, u32, u32) {
     let above = u32::from(distance) - 1;
-    if above < 4 {
-        above as usize
-    } else {
-        let top = above.ilog2();
-        (2 * top + (above >> (top - 1) & 1)) as usize
-    }
+    let extra = (above | 2).ilog2() - 1;
+    let class = 2 * extra + (above >> extra);
+    (class as usize, above & ((1 << extra) - 1), extra)
 }
 
 /// The codewords of a block, ready to be written.
@@ -51,19 +51,12 @@ pub struct Codes {
     length: [Codeword; 256],
     distance: [Codeword; DISTANCES],
     end: Codeword,
-    /// Whether four literals fit a word with seven bits in it.
-    four: bool,
 }
 
 impl Codes {
     pub fn new(litlen: &[u8], distance: &[u8]) -> Self {
-        let mut codes = Self {
-            literal: [0; 256],
-            length: [0; 256],
-            distance: [0; DISTANCES],
-            end: 0,
-            four: false,
-        };
+        let mut codes =
+            Self { literal: [0; 256], length: [0; 256], distance: [0; DISTANCES], end: 0 };
         codes.set(litlen, distance);
         codes
     }
@@ -86,7 +79,6 @@ impl Codes {
         let mut words = [0; 32];
         huffman::codewords(distance, &mut words);
         self.distance.copy_from_slice(&words[..DISTANCES]);
-        self.four = litlen[..256].iter().all(|&n| usize::from(n) <= OUR_MAX_BITS);
     }
 
     /// Writes the symbols of a unit and the end of the block, and finishes the stream.
@@ -94,66 +86,50 @@ impl Codes {
     fn write(
         &self,
         writer: Writer<'_>,
+        codewords: &mut Codewords,
         unit: &[u8],
         sequences: &[Sequence],
     ) -> Result<usize, DoesNotFit> {
-        let mut coder = Coder { codes: self, unit, writer };
+        let mut coder = Coder::new(self, unit, writer, codewords);
         let tail = coder.take_all(sequences)?;
         coder.finish(tail)
     }
-
-    /// Writes the first `n` bytes of `bytes` as literals, in groups of four. The last group is
-    /// full too, if there are bytes for it, with codewords of no bits in the places not wanted:
-    /// how many literals precede a match cannot be predicted, so a branch on it costs more.
-    #[inline(always)]
-    fn write_literals(
-        &self,
-        writer: &mut Writer<'_>,
-        mut bytes: &[u8],
-        mut n: usize,
-    ) -> Result<(), DoesNotFit> {
-        while n > 4 {
-            self.write_group(writer, bytes.first_chunk().expect("more than four"), 4)?;
-            bytes = &bytes[4..];
-            n -= 4;
-        }
-        if let Some(group) = bytes.first_chunk() {
-            return self.write_group(writer, group, n);
-        }
-        for &literal in &bytes[..n] {
-            writer.put(self.literal[usize::from(literal)]);
-        }
-        writer.flush()
-    }
-
-    /// Writes the first `n` bytes of `group`.
-    #[inline(always)]
-    fn write_group(
-        &self,
-        writer: &mut Writer<'_>,
-        group: &[u8; 4],
-        n: usize,
-    ) -> Result<(), DoesNotFit> {
-        let word = |i: usize| if i < n { self.literal[usize::from(group[i])] } else { 0 };
-        writer.put(word(0));
-        writer.put(word(1));
-        if !self.four {
-            writer.flush()?;
-        }
-        writer.put(word(2));
-        writer.put(word(3));
-        writer.flush()
-    }
 }
 
+/// Codewords that are gathered before they are written.
+const CODEWORDS: usize = 1024;
+/// The most that are added at once: literals, and what a match has.
+const GROUP: usize = 4;
+const OF_MATCH: usize = 3;
+
+/// Codewords of a unit on their way to the stream.
+type Codewords = [Codeword; CODEWORDS];
+
 /// Writes sequences of a unit in one code.
+///
+/// Codewords are gathered first and written together. How many literals precede a match
+/// cannot be predicted, so a branch on it costs more than the detour: literals are put down in
+/// groups, and what was too much of a group is overwritten by what comes next.
 struct Coder<'a> {
     codes: &'a Codes,
     unit: &'a [u8],
     writer: Writer<'a>,
+    codewords: &'a mut Codewords,
+    /// How many were gathered.
+    count: usize,
 }
 
-impl Coder<'_> {
+impl<'a> Coder<'a> {
+    #[inline(always)]
+    fn new(
+        codes: &'a Codes,
+        unit: &'a [u8],
+        writer: Writer<'a>,
+        codewords: &'a mut Codewords,
+    ) -> Self {
+        Self { codes, unit, writer, codewords, count: 0 }
+    }
+
     /// Writes sequences from the beginning of the unit on, and returns where they end.
     #[inline(always)]
     fn take_all(&mut self, sequences: &[Sequence]) -> Result<usize, DoesNotFit> {
@@ -165,11 +141,46 @@ impl Coder<'_> {
         Ok(tail)
     }
 
+    /// Puts the first `n` bytes of `bytes` down as literals.
+    #[inline(always)]
+    fn literals(&mut self, mut bytes: &[u8], mut n: usize) -> Result<(), DoesNotFit> {
+        loop {
+            if self.count > CODEWORDS - GROUP - OF_MATCH {
+                self.write_gathered()?;
+            }
+            let room = self.codewords[self.count..].first_chunk_mut::<GROUP>().expect("room");
+            match bytes.first_chunk::<GROUP>() {
+                Some(group) => *room = group.map(|byte| self.codes.literal[usize::from(byte)]),
+                None => {
+                    let words = bytes.iter().map(|&byte| self.codes.literal[usize::from(byte)]);
+                    room.iter_mut().zip(words).for_each(|(room, word)| *room = word);
+                }
+            }
+            if n <= GROUP {
+                self.count += n;
+                return Ok(());
+            }
+            self.count += GROUP;
+            bytes = &bytes[GROUP..];
+            n -= GROUP;
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_gathered(&mut self) -> Result<(), DoesNotFit> {
+        self.writer.put_all(&self.codewords[..self.count])?;
+        self.count = 0;
+        Ok(())
+    }
+
     /// Writes the literals from `tail` on and the end of the block, and finishes the stream.
+    #[inline(always)]
     fn finish(mut self, tail: usize) -> Result<usize, DoesNotFit> {
         let rest = &self.unit[tail..];
-        self.codes.write_literals(&mut self.writer, rest, rest.len())?;
-        self.writer.put(self.codes.end);
+        self.literals(rest, rest.len())?;
+        self.codewords[self.count] = self.codes.end;
+        self.writer.put_all(&self.codewords[..self.count + 1])?;
         self.writer.finish()
     }
 }
@@ -179,14 +190,16 @@ impl Sink for Coder<'_> {
 
     #[inline(always)]
     fn take(&mut self, tail: usize, sequence: Sequence) -> Result<(), DoesNotFit> {
-        let Self { codes, unit, writer } = self;
-        codes.write_literals(writer, &unit[tail..], sequence.literals.into())?;
-        writer.put(codes.length[usize::from(sequence.length) - 3]);
-        let class = class_of_distance(sequence.distance);
-        writer.put(codes.distance[class]);
-        let above = sequence.distance - DISTANCE_CLASSES[class].base;
-        writer.put_bits(above.into(), DISTANCE_CLASSES[class].extra.into());
-        writer.flush()
+        self.literals(&self.unit[tail..], sequence.literals.into())?;
+        let (class, above, extra) = class_of_distance(sequence.distance);
+        let room = self.codewords[self.count..].first_chunk_mut::<OF_MATCH>().expect("room");
+        *room = [
+            self.codes.length[usize::from(sequence.length) - 3],
+            self.codes.distance[class],
+            codeword(above, extra),
+        ];
+        self.count += OF_MATCH;
+        Ok(())
     }
 }
 
@@ -251,7 +264,7 @@ impl Chooser {
             }
             rest = &rest[literals + usize::from(sequence.length)..];
             costs += self.length[usize::from(sequence.length) - 3];
-            costs += self.distance[class_of_distance(sequence.distance)];
+            costs += self.distance[class_of_distance(sequence.distance).0];
         }
         // A unit all of literals has no sequences to go by.
         if left == Self::SYMBOLS {
@@ -302,7 +315,7 @@ impl Histogram {
             rest = &matched[usize::from(sequence.length)..];
             let class = CLASS_OF_LENGTH[usize::from(sequence.length) - 3];
             self.litlen[FIRST_LENGTH + usize::from(class)] += 1;
-            self.distance[class_of_distance(sequence.distance)] += 1;
+            self.distance[class_of_distance(sequence.distance).0] += 1;
         }
         self.add_literals(rest);
         self.litlen[END_OF_BLOCK] += 1;
@@ -496,6 +509,8 @@ pub struct Deflate {
     fixed: Codes,
     /// Those of the block being written.
     codes: Codes,
+    /// Those on their way to the stream.
+    gathered: Codewords,
 }
 
 impl Default for Deflate {
@@ -523,6 +538,7 @@ impl Deflate {
             histogram: Histogram::new(),
             fixed: Codes::new(&FIXED_LITLEN, &FIXED_DISTANCE),
             codes: Codes::new(&FIXED_LITLEN, &FIXED_DISTANCE),
+            gathered: [0; CODEWORDS],
         }
     }
 
@@ -545,11 +561,11 @@ impl Deflate {
         self.write_fixed(unit, out)
     }
 
-    fn write_fixed(&self, unit: &[u8], out: &mut [u8]) -> Result<usize, DoesNotFit> {
+    fn write_fixed(&mut self, unit: &[u8], out: &mut [u8]) -> Result<usize, DoesNotFit> {
         let (sequences, _) = self.matcher.found();
         let mut writer = Writer::new(out);
         writer.put_bits(LAST_FIXED, 3);
-        self.fixed.write(writer, unit, sequences)
+        self.fixed.write(writer, &mut self.gathered, unit, sequences)
     }
 
     /// Compresses `unit` to the body of a block whose header one of `tables` implies, at the front
@@ -599,13 +615,15 @@ impl Deflate {
             self.matcher.find(level, unit, tables.window());
             let (sequences, _) = self.matcher.found();
             let table = tables.choose(unit, sequences);
-            return Ok((table.codes().write(Writer::new(out), unit, sequences)?, table));
+            let writer = Writer::new(out);
+            let size = table.codes().write(writer, &mut self.gathered, unit, sequences)?;
+            return Ok((size, table));
         }
         // A quarter of the unit is enough to choose by; the rest is written as it is found.
         let (mut fast, mut row) = self.matcher.fast(unit, tables.window());
         let Ok(()) = run(&mut fast, unit.len() / 4, &mut row);
         let table = tables.choose(unit, row.sequences());
-        let mut coder = Coder { codes: table.codes(), unit, writer: Writer::new(out) };
+        let mut coder = Coder::new(table.codes(), unit, Writer::new(out), &mut self.gathered);
         coder.take_all(row.sequences())?;
         run(&mut fast, unit.len(), &mut coder)?;
         Ok((coder.finish(fast.tail)?, table))
@@ -689,7 +707,7 @@ impl Deflate {
         let mut writer = Writer::new(out);
         writer.put_bits(LAST_DYNAMIC, 3);
         header.write(&mut writer)?;
-        self.codes.write(writer, unit, sequences)
+        self.codes.write(writer, &mut self.gathered, unit, sequences)
     }
 }
 
@@ -702,7 +720,7 @@ mod tests {
     #[test]
     fn the_code_chosen_is_the_cheapest() {
         let chooser = Chooser::new(&GENERAL.iter().collect::<Vec<_>>());
-        let mut chosen = [0; 4];
+        let mut chosen = [0; GENERAL.len()];
         for seed in 0..400u32 {
             // Alphabets of all sizes, a match now and then.
             let mask = (1 << (seed % 9)) - 1;

@@ -19,6 +19,7 @@
 //! - `probe`: its fast way
 //! - `encode`: bits from tokens
 //! - `canned`: tables, and training them
+//! - `learner`: training them while a program runs
 //! - `general`: tables that suit most programs
 //! - `copy`: copying a match
 //! - `inflate`: the decoder, of any deflate
@@ -31,6 +32,7 @@ mod encode;
 mod general;
 mod huffman;
 mod inflate;
+mod learner;
 mod matcher;
 mod probe;
 mod sprint;
@@ -40,5 +42,6 @@ pub use canned::{BadTable, GENERAL_IDS, LEARNT_IDS, Table, TableSet, train};
 pub use encode::{Deflate, Histogram, Lengths};
 pub use general::GENERAL;
 pub use inflate::{Inflate, InflateError, Inflated};
+pub use learner::{Learner, NotLearnt};
 pub use matcher::{Level, Sequence};
 pub use symbols::MAX_DISTANCE;
