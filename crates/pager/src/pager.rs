@@ -19,7 +19,9 @@ use crate::serve::{Fault, RUN, Stream};
 use crate::table::Table;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::fmt::Write as _;
 use octavo_accel::{AnyEngine, Engines};
+use octavo_backing::Lost;
 use octavo_codec::Codec;
 use octavo_ledger::counters::{Counter, Counters};
 use octavo_ledger::{Ledger, Member};
@@ -390,15 +392,14 @@ impl Pager {
         task::tell(&self.target, line);
     }
 
-    pub(crate) fn say_lost(&self, page: usize) {
+    pub(crate) fn say_lost(&self, page: usize, in_file: Option<Lost>) {
+        const LOST: &str = "the page is lost, and touching it raises SIGBUS";
         let mut line = Text::<256>::new();
-        let _ = core::fmt::write(
-            &mut line,
-            format_args!(
-                "octavo: the stored copy of the page at {page:#x} is damaged; the page is lost, \
-                 and touching it raises SIGBUS\n"
-            ),
-        );
+        let _ = write!(line, "octavo: the stored copy of the page at {page:#x} ");
+        let _ = match in_file {
+            None => writeln!(line, "is damaged; {LOST}"),
+            Some(lost) => writeln!(line, "cannot be read ({lost}); {LOST}"),
+        };
         self.say(line.as_bytes());
     }
 }
