@@ -1,6 +1,6 @@
 //! The pager: everything that its servers, evictors and watch share.
 //!
-//! Locks, in the order they are taken: the condenser, an area (only ever tried), the gate, the
+//! Locks, in the order they are taken: the condenser, the shrinker, an area (only ever tried), the gate, the
 //! changes, the nursery, the regions or the unlisted ranges, the sweep; and by itself, where helpers are
 //! bound. The store and the pool have locks of their own inside, taken after these. Nothing else is held
 //! while waiting.
@@ -16,6 +16,7 @@ use crate::placement::Placement;
 use crate::program::{BATCH, Program};
 use crate::regions::{Regions, Span};
 use crate::serve::{Fault, RUN, Stream};
+use crate::shrink::Shrinker;
 use crate::table::Table;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -25,6 +26,7 @@ use octavo_backing::Lost;
 use octavo_codec::Codec;
 use octavo_ledger::counters::{Counter, Counters};
 use octavo_ledger::{Ledger, Member};
+use octavo_page::config::BackingConfig;
 use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicBool, Ordering};
 use octavo_page::{ChainLength, EngineKind, PAGE_SIZE, Unit};
@@ -59,6 +61,8 @@ pub struct Config {
     pub cpus: usize,
     /// What does the work. The CPU where there are no such engines in a process.
     pub engine: EngineKind,
+    /// Where the oldest pages go, if anywhere.
+    pub backing: Option<BackingConfig>,
 }
 
 impl Config {
@@ -130,6 +134,7 @@ pub struct Pager {
     pub(crate) unlisted: Mutex<Regions>,
     pub(crate) sweep: Mutex<Sweep>,
     pub(crate) condenser: Mutex<Condenser>,
+    pub(crate) shrinker: Mutex<Shrinker>,
     pub(crate) store: Store<PoolArena>,
     /// What the workers' engines share. Those of a forked child are its own.
     pub(crate) engines: Engines,
@@ -137,6 +142,7 @@ pub struct Pager {
     /// What the processes of the job know of each other, and this one's place in it.
     pub(crate) ledger: &'static Ledger,
     pub(crate) member: &'static Member,
+    pub(crate) keeper: i32,
     pub(crate) counters: &'static Counters,
     pub(crate) bell: Bell,
     pub(crate) placement: Placement,
@@ -194,6 +200,7 @@ impl Worker {
         self.locality = Locality::default();
         (self.takes, self.fresh_end) = (false, 0);
         self.scratch.take_work();
+        self.scratch.forget_file();
         if config.engine != EngineKind::Cpu {
             let engine = config.engine(engines);
             // The descriptors it would close are not ours any more.
@@ -268,6 +275,8 @@ pub struct Parts {
     pub ledger: &'static Ledger,
     /// This process's place there.
     pub member: &'static Member,
+    /// The process that keeps it.
+    pub keeper: i32,
 }
 
 /// Registered ranges, at most; the kernel allows a process 65,530 mappings.
@@ -285,7 +294,7 @@ impl Pager {
     /// # Errors
     /// When the staging areas cannot be made.
     pub fn new(config: Config, parts: Parts) -> octavo_sys::Result<Self> {
-        let Parts { program, maps, store, target, ledger, member } = parts;
+        let Parts { program, maps, store, target, ledger, member, keeper } = parts;
         let areas: Vec<_> = program.staging(AREAS)?.map(Area::new).collect();
         Ok(Self {
             config,
@@ -298,11 +307,13 @@ impl Pager {
             unlisted: Mutex::new(Regions::new(MAX_UNLISTED)),
             sweep: Mutex::new(Sweep::default()),
             condenser: Mutex::new(Condenser::default()),
+            shrinker: Mutex::new(Shrinker::default()),
             store,
             engines: config.engines(),
             budget: Budget::new(config.limit / PAGE_SIZE as u64),
             ledger,
             member,
+            keeper,
             counters: &member.counters,
             bell: Bell::default(),
             placement: Placement::new(),
@@ -353,6 +364,7 @@ impl Pager {
             (&self.counters.cpu_requests, work.by_cpu),
             (&self.counters.device_requests, work.by_devices),
             (&self.counters.instead_requests, work.by_cpu_instead),
+            (&self.counters.file_reads, worker.scratch.take_reads()),
         ];
         let some = counters.into_iter().filter(|(_, requests)| *requests > 0);
         some.for_each(|(counter, requests)| counter.add(requests));
