@@ -19,6 +19,7 @@ use alloc::sync::Arc;
 use octavo_backing::{
     self as backing, Backing, Cleaned, Device, Place, ReadError, Reader, WriteError,
 };
+use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::Ordering;
 use octavo_page::{Handle, SlotId, Unit};
 use octavo_pool::{Arena, Pinned};
@@ -257,7 +258,7 @@ impl<A: Arena, D: Device> Store<A, D> {
     pub fn forget_backing(&mut self) -> bool {
         // A thread of the parent's may have had the locks.
         core::mem::forget(core::mem::take(&mut self.backing));
-        core::mem::forget(core::mem::take(&mut self.writer));
+        self.writer = Mutex::default();
         self.away_objects() == 0
     }
 
