@@ -462,6 +462,7 @@ mod tests {
             unit: None,
             chain: None,
             engine: None,
+            backing: None,
         };
         let get = |preload: Option<&str>, name: &str| {
             let variables = environment(Path::new("/o.so"), preload.map(OsStr::new), &config);
