@@ -144,17 +144,39 @@ impl FileDevice {
         if status.kind == Kind::File && !options.keep {
             disk::unlink(path).map_err(OpenError::Refused)?;
         }
+        Ok(Self::of(file, bytes, options))
+    }
+
+    /// A file or device that is open, of which `bytes` are used. What is there is lost.
+    #[must_use]
+    pub fn of(file: Fd, bytes: u64, options: Options) -> Self {
         let direct = options.direct && file.set_direct(true).is_ok();
         let ring = options.ring.then(|| Ring::new(MAX_UNDER_WAY as u32).ok()).flatten();
         let outcomes = alloc::vec![Outcome::None; MAX_UNDER_WAY].into();
-        Ok(Self {
+        Self {
             file,
             bytes,
             was_direct: direct,
             direct: AtomicBool::new(direct),
             holes: AtomicBool::new(true),
             writes: Mutex::new(Writes { ring, outcomes }),
-        })
+        }
+    }
+
+    /// A file without a name in the directory `dir`, that may get to `bytes`, and is gone with this process.
+    ///
+    /// # Errors
+    /// As of [`open`](Self::open).
+    pub fn nameless(dir: &Fd, bytes: u64) -> Result<Self, OpenError> {
+        let file = Fd::create_nameless(dir).map_err(OpenError::Refused)?;
+        file.set_len(bytes).map_err(|why| OpenError::TooLong { bytes, why })?;
+        Ok(Self::of(file, bytes, Options::default()))
+    }
+
+    /// Gives up everything but the descriptor, for whoever is to have the file.
+    #[must_use]
+    pub fn into_file(self) -> Fd {
+        self.file
     }
 
     /// Bytes of the disk that a file takes at the moment.

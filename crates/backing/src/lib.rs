@@ -79,6 +79,12 @@ use table::Table;
 /// Segments that a device has at least: those of the reserve, one for each head, and one that is cleaned.
 const MIN_SEGMENTS: u32 = 2 * RESERVE + 2;
 
+/// Bytes that a device of such segments has at least.
+#[must_use]
+pub const fn least_bytes(geometry: &Geometry) -> u64 {
+    MIN_SEGMENTS as u64 * geometry.segment_bytes() as u64
+}
+
 /// An object to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct Object<'a> {
@@ -305,7 +311,7 @@ fn check<D: Device>(devices: &[Member<D>], config: &Config) -> Result<(), NewErr
         let (least, most) = (MIN_BUFFERS, MAX_UNDER_WAY);
         return Err(NewError::Buffers { found: config.buffers, least, most });
     }
-    let least = u64::from(MIN_SEGMENTS) * config.geometry.segment_bytes() as u64;
+    let least = least_bytes(&config.geometry);
     for (n, member) in (0..).zip(devices) {
         let bytes = member.device.bytes();
         if bytes < least {

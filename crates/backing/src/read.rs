@@ -66,6 +66,11 @@ impl Reader {
         Self { plain: room.into(), window: None, ahead: 0 }
     }
 
+    /// Forgets what was read: in a forked child that was of another backing.
+    pub fn forget(&mut self) {
+        (self.window, self.ahead) = (None, 0);
+    }
+
     fn sectors(&self) -> usize {
         self.plain.len() / SECTOR
     }

@@ -6,6 +6,7 @@ mod rig;
 use octavo_backing::file::{FileDevice, OpenError, Options};
 use octavo_backing::{Backing, Device, Fault, Geometry, MAX_OBJECT, ReadError};
 use octavo_sys::Errno;
+use octavo_sys::file::Fd;
 use rig::{Model, Random, config, member, small};
 use std::ffi::CString;
 use std::fs;
@@ -261,5 +262,19 @@ fn a_kill_at_any_moment_leaves_nothing_readable() {
         let part = &SECRET[8..24];
         assert!(!found.windows(part.len()).any(|window| window == part), "plaintext on the disk");
         fs::remove_file(&path).expect("ours");
+    }
+}
+
+#[test]
+fn a_file_without_a_name_works_as_one_that_had_one() {
+    for place in places() {
+        let path = CString::new(place.path().as_os_str().as_bytes()).expect("no zero byte");
+        let dir = Fd::open_directory(&path).expect("a directory");
+        let file = FileDevice::nameless(&dir, SIZE).expect("a file");
+        assert_eq!(file.bytes(), SIZE);
+        assert_eq!(fs::read_dir(place.path()).expect("a directory").count(), 0);
+        let backing = backing(file);
+        let model = work(&backing);
+        read_all(&backing, &model);
     }
 }

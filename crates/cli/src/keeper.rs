@@ -42,6 +42,8 @@ pub struct Report {
     pub strict: bool,
     /// What is to compress.
     pub engine: EngineKind,
+    /// What the processes of the job borrow to write memory back.
+    pub lent: Vec<Fd>,
 }
 
 /// Becomes a process that keeps `ledger` for the job whose first process is `first`, until that job
@@ -51,6 +53,7 @@ pub fn keep(ledger: &'static Ledger, memory: &Fd, first: &Fd, report: Report) ->
     task::set_name(c"octavo-keeper");
     let mut kept = vec![memory.raw(), first.raw()];
     kept.extend(report.json.iter().map(|(file, _)| file.as_raw_fd()));
+    kept.extend(report.lent.iter().map(Fd::raw));
     if report.table || report.json.is_some() {
         kept.push(2);
     }
@@ -127,6 +130,8 @@ struct Last {
     same_filled: u64,
     raw: u64,
     unverified: u64,
+    away_bytes: u64,
+    file_bytes: u64,
     /// The pool's classes, all processes together.
     classes: [[u64; ClassRow::COLUMNS.len()]; 2],
 }
@@ -278,6 +283,8 @@ impl Keeper {
             same_filled: sum(&|m| m.stored.same_filled.get()),
             raw: sum(&|m| m.stored.raw.get()),
             unverified: sum(&|m| m.stored.unverified.get()),
+            away_bytes: sum(&|m| m.stored.away_bytes.get()),
+            file_bytes: self.ledger.file_bytes(),
             classes: [0, 1].map(|class| self.sum_class(class)),
         };
     }
@@ -341,6 +348,7 @@ impl Keeper {
         let total = Counters::default();
         self.ledger.count(&total);
         let (ledger, last) = (self.ledger, &self.last);
+        let lacks = ledger.backing_lacks();
         let bytes = |pages: u64| json!(pages * PAGE_SIZE as u64);
         let micros = |time: Duration| json!((time.as_nanos() as f64 / 100.0).round() / 10.0);
         let names = self.names.iter().filter(|(_, n)| **n > 0);
@@ -381,6 +389,13 @@ impl Keeper {
             ("instead_requests", json!(total.instead_requests.get())),
             ("raw_pages", json!(last.raw)),
             ("unverified_units", json!(last.unverified)),
+            ("written_back_bytes", json!(total.written_back.get())),
+            ("away_bytes", json!(last.away_bytes)),
+            ("file_bytes", json!(last.file_bytes)),
+            ("file_reads", json!(total.file_reads.get())),
+            ("file_direct", json!(lacks.map(|lacks| !lacks.direct))),
+            ("file_holes", json!(lacks.map(|lacks| !lacks.holes))),
+            ("file_ring", json!(lacks.map(|lacks| !lacks.ring))),
             ("programs", json!(names)),
             ("pool_classes", json!(classes)),
         ];

@@ -4,6 +4,7 @@
 //! stderr that names the thing, the value and what would do.
 #![cfg_attr(not(test), no_main)]
 
+mod backing;
 mod bench;
 mod bench_batch;
 mod bench_crypt;

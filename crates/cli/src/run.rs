@@ -10,10 +10,12 @@
 //! them to what the program starts. Nothing else of the process changes: its id, terminal,
 //! descriptors and signals stay as they were.
 
+use crate::backing::{self, BackingName, BackingRefusal, Lent};
 use crate::keeper::{self, Report};
 use crate::program::{self, ProgramError, SHELL, Start};
 use crate::uffd::{self, Missing};
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use nix::errno::Errno;
 use octavo_accel::{Engines, Unusable};
 use octavo_bench::host;
@@ -75,6 +77,26 @@ pub struct RunArgs {
     /// for others) or model (that accelerator in software, for tests). auto: iaa where it can be used
     #[arg(long, value_name = "NAME", default_value = "auto")]
     engine: EngineChoice,
+
+    /// Write the oldest compressed memory to FILE when it takes most of the limit, encrypted: a new
+    /// file on a disk, sparse and without a name from the start, or a block device, of which
+    /// everything is lost. May be given up to 8 times; those of the highest N are used first, equals
+    /// in turn. Each process of the job has a file of its own there; of a device one process has all
+    #[arg(long, value_name = "FILE[,prio=N]", value_parser = OsStringValueParser::new().try_map(BackingName::parse))]
+    backing: Vec<BackingName>,
+
+    /// How large such a file may get, as in 8G; of a device, how much of it is used. At least 8M
+    #[arg(long, value_name = "SIZE", requires = "backing")]
+    backing_size: Option<ByteSize>,
+
+    /// Encrypt with the key in FILE, 64 bytes, as dm-crypt's aes-xts-plain64 does in sectors of 4096.
+    /// Without it: a random key in each process, which nobody else ever has
+    #[arg(long, value_name = "FILE", requires = "backing")]
+    backing_key: Option<PathBuf>,
+
+    /// Let the file keep its name, and stay; then one process of the job has it
+    #[arg(long, requires = "backing")]
+    backing_keep: bool,
 
     /// Print a table of counters to stderr at the end
     #[arg(long)]
@@ -187,6 +209,9 @@ pub enum Refusal {
     /// No such engine.
     #[error("--engine iaa: {0}")]
     Engine(#[from] Unusable),
+    /// Where memory is to be written back to.
+    #[error(transparent)]
+    Backing(#[from] BackingRefusal),
     /// The process beside the job.
     #[error("the job's keeper cannot be started: {}", io::Error::from_raw_os_error(.0.into_raw()))]
     Keeper(octavo_sys::Errno),
@@ -230,9 +255,17 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
     Space::BOTH.into_iter().try_for_each(|space| check_address_space(space, limit))?;
     let engine = args.engine.kind()?;
     let stats_json = args.stats_json.as_deref().map(writable_file).transpose()?;
+    let options = backing::Options {
+        size: args.backing_size,
+        key: args.backing_key.as_deref(),
+        keep: args.backing_keep,
+    };
+    let backing = backing::check(&args.backing, options)?;
 
     let first = getpid().as_raw_nonzero().get();
-    let report = Report { table: args.stats, json: stats_json, strict: args.strict, engine };
+    let (backing, lent) = backing.map(|Lent { config, files }| (config, files)).unzip();
+    let lent = lent.unwrap_or_default();
+    let report = Report { table: args.stats, json: stats_json, strict: args.strict, engine, lent };
     let (keeper, ledger) = start_keeper(first, limit, report).map_err(Refusal::Keeper)?;
     let codec = args.codec.map(|c| c.to_string());
     let preload = env::var_os(LD_PRELOAD);
@@ -246,6 +279,7 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
         unit: args.unit,
         chain: args.chain,
         engine: Some(engine),
+        backing,
     };
     execute(&file, start, args, &environment(&object, preload.as_deref(), &config))
 }
@@ -428,6 +462,7 @@ mod tests {
             unit: None,
             chain: None,
             engine: None,
+            backing: None,
         };
         let get = |preload: Option<&str>, name: &str| {
             let variables = environment(Path::new("/o.so"), preload.map(OsStr::new), &config);

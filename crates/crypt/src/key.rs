@@ -33,13 +33,20 @@ impl Key {
     /// # Errors
     /// When it cannot be read, or is no key.
     pub fn read(path: &CStr) -> Result<Self, KeyError> {
+        Self::of_file(&Fd::open(path).map_err(KeyError::Unreadable)?)
+    }
+
+    /// The key in `file`, wherever that is read at present.
+    ///
+    /// # Errors
+    /// As of [`read`](Self::read).
+    pub fn of_file(file: &Fd) -> Result<Self, KeyError> {
         Self::fill(|bytes| {
-            let file = Fd::open(path).map_err(KeyError::Unreadable)?;
-            let found = read_full(&file, bytes).map_err(KeyError::Unreadable)?;
+            let found = read_full(file, bytes, 0).map_err(KeyError::Unreadable)?;
             if found < KEY_BYTES {
                 return Err(KeyError::TooShort { found });
             }
-            match read_full(&file, &mut [0]) {
+            match read_full(file, &mut [0], KEY_BYTES) {
                 Ok(0) => Ok(()),
                 Ok(_) => Err(KeyError::TooLong),
                 Err(why) => Err(KeyError::Unreadable(why)),
@@ -72,11 +79,11 @@ impl Key {
     }
 }
 
-/// Reads until `bytes` is full or the file ends.
-fn read_full(file: &Fd, bytes: &mut [u8]) -> SysResult<usize> {
+/// Reads from `at` on until `bytes` is full or the file ends.
+fn read_full(file: &Fd, bytes: &mut [u8], at: usize) -> SysResult<usize> {
     let mut found = 0;
     while found < bytes.len() {
-        match file.read(&mut bytes[found..]) {
+        match file.read_at(&mut bytes[found..], (at + found) as u64) {
             Ok(0) => break,
             Ok(n) => found += n,
             Err(Errno::EINTR) => {}

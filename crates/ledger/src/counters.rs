@@ -110,6 +110,10 @@ pub struct Counters {
     pub device_requests: Counter,
     /// The same on the CPU, in place of a device.
     pub instead_requests: Counter,
+    /// Bytes of objects written to backing files.
+    pub written_back: Counter,
+    /// Objects read from them.
+    pub file_reads: Counter,
     /// From reading a fault to its answer, of one fault in eight.
     pub fault_time: Times,
 }
@@ -132,6 +136,8 @@ impl Counters {
             &self.cpu_requests,
             &self.device_requests,
             &self.instead_requests,
+            &self.written_back,
+            &self.file_reads,
         ];
         counters.into_iter().chain(&self.fault_time.0)
     }

@@ -61,6 +61,10 @@ pub struct Ledger {
     bequeathed: AtomicU64,
     /// Programs started that do not take our object.
     unmanaged: AtomicU64,
+    /// Backing files that a process has for itself, a bit each.
+    claimed: AtomicU32,
+    /// What some backing file does not do, see [`Lacks`].
+    lacks: AtomicU32,
     /// What members that are gone have counted.
     gone: Counters,
     members: [Member; MAX_MEMBERS],
@@ -112,16 +116,46 @@ pub struct Stored {
     pub raw: Counter,
     /// Units that devices compressed to something else.
     pub unverified: Counter,
+    /// Bytes of the objects that are in its backing files.
+    pub away_bytes: Counter,
+    /// Bytes that those files take.
+    pub file_bytes: Counter,
     /// The pool's classes: packed objects, huge ones.
     pub classes: [PoolClass; 2],
 }
 
 impl Stored {
     fn each(&self) -> impl Iterator<Item = &Counter> {
-        let Self { compressed_bytes, pool_bytes, pages, same_filled, raw, unverified, classes } =
-            self;
+        let Self { compressed_bytes, pool_bytes, pages, same_filled, raw, unverified, .. } = self;
+        let Self { away_bytes, file_bytes, classes, .. } = self;
         let sums = [compressed_bytes, pool_bytes, pages, same_filled, raw, unverified];
-        sums.into_iter().chain(classes.iter().flat_map(|class| &class.0))
+        let sums = sums.into_iter().chain([away_bytes, file_bytes]);
+        sums.chain(classes.iter().flat_map(|class| &class.0))
+    }
+}
+
+/// What a backing file does not do.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Lacks {
+    /// Pass the page cache by.
+    pub direct: bool,
+    /// Give room back.
+    pub holes: bool,
+    /// Take writes that go on by themselves.
+    pub ring: bool,
+}
+
+impl Lacks {
+    const USED: u32 = 1;
+
+    fn bits(self) -> u32 {
+        let Self { direct, holes, ring } = self;
+        Self::USED | u32::from(direct) << 1 | u32::from(holes) << 2 | u32::from(ring) << 3
+    }
+
+    fn of(bits: u32) -> Option<Self> {
+        let lacks = |n: u32| bits >> n & 1 == 1;
+        (bits & Self::USED != 0).then(|| Self { direct: lacks(1), holes: lacks(2), ring: lacks(3) })
     }
 }
 
@@ -228,6 +262,29 @@ impl Ledger {
     pub fn members(&self) -> impl Iterator<Item = &Member> {
         let taken = self.taken.load(Ordering::Acquire) as usize;
         self.members.iter().take(taken).filter(|member| member.owner().is_some())
+    }
+
+    /// Has a process have backing file number `n` for itself; false when another has, or had.
+    #[must_use]
+    pub fn claim(&self, n: usize) -> bool {
+        self.claimed.fetch_or(1 << n, Ordering::AcqRel) & 1 << n == 0
+    }
+
+    /// Notes that a process writes to a backing file, which lacks this.
+    pub fn note_backing(&self, lacks: Lacks) {
+        self.lacks.fetch_or(lacks.bits(), Ordering::Relaxed);
+    }
+
+    /// What some backing file lacks; `None` before one was used.
+    #[must_use]
+    pub fn backing_lacks(&self) -> Option<Lacks> {
+        Lacks::of(self.lacks.load(Ordering::Relaxed))
+    }
+
+    /// Bytes that the backing files of all members take.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        self.members().map(|member| member.stored.file_bytes.get()).sum()
     }
 
     /// Says what the keeper uses itself, in pages.
@@ -575,6 +632,20 @@ mod tests {
         here.note_used(1200);
         assert_eq!((there.peak(), there.exceeded()), (1200, 200));
         assert!(here.says_first() && !there.says_first());
+    }
+
+    #[test]
+    fn a_backing_file_is_claimed_once_and_what_any_lacks_is_known() {
+        let ledger = ledger();
+        assert_eq!(ledger.backing_lacks(), None);
+        assert!(ledger.claim(0) && ledger.claim(3) && !ledger.claim(0));
+        ledger.note_backing(Lacks { holes: true, ..Lacks::default() });
+        ledger.note_backing(Lacks::default());
+        let lacks = Lacks { direct: false, holes: true, ring: false };
+        assert_eq!(ledger.backing_lacks(), Some(lacks));
+        let member = ledger.join(&newcomer(10)).expect("a place");
+        member.stored.file_bytes.set(7);
+        assert_eq!(ledger.file_bytes(), 7);
     }
 
     #[test]

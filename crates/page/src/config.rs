@@ -57,6 +57,97 @@ pub struct RunConfig<'a> {
     pub chain: Option<ChainLength>,
     /// What compresses; absent: the CPU.
     pub engine: Option<EngineKind>,
+    /// Where memory is written back to; absent: nowhere.
+    pub backing: Option<BackingConfig>,
+}
+
+/// Backing files at most.
+pub const MAX_BACKING_FILES: usize = 8;
+
+/// Where memory is written back to.
+///
+/// ```text
+/// backing=KEY:FILE:FILE...      KEY: a descriptor, or - for a random key in each process
+///                               FILE: descriptor,priority,kind,bytes
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BackingConfig {
+    /// The keeper's descriptor of the key file; none: each process has a random key.
+    pub key: Option<u32>,
+    /// The files; those there are come first.
+    pub files: [Option<BackingFile>; MAX_BACKING_FILES],
+}
+
+/// One place to write back to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BackingFile {
+    /// The keeper's descriptor.
+    pub fd: u32,
+    /// The higher it is, the earlier it is used.
+    pub priority: i32,
+    /// What the descriptor is.
+    pub kind: BackingKind,
+    /// Bytes that may be used.
+    pub bytes: u64,
+}
+
+/// What a process does with the descriptor of a backing file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BackingKind {
+    /// It is a directory, in which each process makes a file without a name.
+    Directory,
+    /// It is the file or device itself, which one process of the job can have.
+    Itself,
+}
+
+impl BackingConfig {
+    /// The files there are.
+    pub fn files(&self) -> impl Iterator<Item = BackingFile> {
+        self.files.into_iter().flatten()
+    }
+
+    fn encode(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        match self.key {
+            Some(key) => write!(out, "{key}")?,
+            None => out.write_char('-')?,
+        }
+        self.files().try_for_each(|BackingFile { fd, priority, kind, bytes }| {
+            let kind = match kind {
+                BackingKind::Directory => 'd',
+                BackingKind::Itself => 'i',
+            };
+            write!(out, ":{fd},{priority},{kind},{bytes}")
+        })
+    }
+
+    fn decode(value: &str) -> Option<Self> {
+        let mut parts = value.split(':');
+        let key = match parts.next()? {
+            "-" => None,
+            key => Some(number(key)?),
+        };
+        let mut files = [None; MAX_BACKING_FILES];
+        let mut places = files.iter_mut();
+        for part in parts {
+            let mut words = part.split(',');
+            let mut next = || words.next();
+            let file = BackingFile {
+                fd: number(next()?)?,
+                priority: number(next()?)?,
+                kind: match next()? {
+                    "d" => BackingKind::Directory,
+                    "i" => BackingKind::Itself,
+                    _ => return None,
+                },
+                bytes: number(next()?)?,
+            };
+            if next().is_some() {
+                return None;
+            }
+            *places.next()? = Some(file);
+        }
+        files[0].map(|_| Self { key, files })
+    }
 }
 
 /// Some bytes, borrowed either as they are or as they stand percent-encoded in the word.
@@ -223,6 +314,10 @@ impl<'a> RunConfig<'a> {
         if let Some(engine) = self.engine {
             write!(out, ";engine={engine}")?;
         }
+        if let Some(backing) = self.backing {
+            out.write_str(";backing=")?;
+            backing.encode(out)?;
+        }
         let Some(codec) = self.codec else { return Ok(()) };
         out.write_str(";codec=")?;
         for byte in codec.bytes() {
@@ -257,6 +352,7 @@ impl<'a> RunConfig<'a> {
             unit: read.unit,
             chain: read.chain,
             engine: read.engine,
+            backing: read.backing,
         })
     }
 }
@@ -274,6 +370,7 @@ struct Read<'a> {
     unit: Option<Unit>,
     chain: Option<ChainLength>,
     engine: Option<EngineKind>,
+    backing: Option<BackingConfig>,
 }
 
 impl<'a> Read<'a> {
@@ -290,6 +387,7 @@ impl<'a> Read<'a> {
             "unit" => set(&mut self.unit, key, value, |v| v.parse().ok()),
             "chain" => set(&mut self.chain, key, value, number),
             "engine" => set(&mut self.engine, key, value, |v| v.parse().ok()),
+            "backing" => set(&mut self.backing, key, value, BackingConfig::decode),
             _ => Err(ConfigError::UnknownKey(key)),
         }
     }
@@ -342,7 +440,17 @@ mod tests {
         unit: None,
         chain: None,
         engine: None,
+        backing: None,
     };
+
+    fn backing(key: Option<u32>, of: &[(u32, i32, bool, u64)]) -> BackingConfig {
+        let mut files = [None; MAX_BACKING_FILES];
+        for (place, (fd, priority, itself, bytes)) in files.iter_mut().zip(of) {
+            let kind = if *itself { BackingKind::Itself } else { BackingKind::Directory };
+            *place = Some(BackingFile { fd: *fd, priority: *priority, kind, bytes: *bytes });
+        }
+        BackingConfig { key, files }
+    }
 
     fn word(config: &RunConfig<'_>) -> String {
         let mut word = String::new();
@@ -357,12 +465,13 @@ mod tests {
             unit: Some(Unit::K16),
             chain: Some(ChainLength::MAX),
             engine: Some(EngineKind::Model),
+            backing: Some(backing(Some(9), &[(7, 0, false, 4096), (8, -5, true, 1 << 40)])),
             ..PLAIN
         };
         assert_eq!(
             word(&config),
             "v=2;pid=4711;keeper=4710;ledger=3;limit=536870912;strict=0;unit=16K;\
-             chain=16;engine=model;codec=a%3Bb%3Dc%25%FF two"
+             chain=16;engine=model;backing=9:7,0,d,4096:8,-5,i,1099511627776;codec=a%3Bb%3Dc%25%FF two"
         );
     }
 
@@ -384,6 +493,9 @@ mod tests {
             ("unit=8K", BadValue { key: "unit", value: "8K" }),
             ("chain=0", BadValue { key: "chain", value: "0" }),
             ("engine=auto", BadValue { key: "engine", value: "auto" }),
+            ("backing=-", BadValue { key: "backing", value: "-" }),
+            ("backing=-:1,2,x,3", BadValue { key: "backing", value: "-:1,2,x,3" }),
+            ("backing=-:1,2,d,3,4", BadValue { key: "backing", value: "-:1,2,d,3,4" }),
             ("codec=%4", BadValue { key: "codec", value: "%4" }),
             ("codec=%zz", BadValue { key: "codec", value: "%zz" }),
             ("codec=a=b", BadValue { key: "codec", value: "a=b" }),
@@ -410,6 +522,8 @@ mod tests {
             unit in option::of(prop::sample::select(&Unit::ALL[..])),
             chain in option::of(1..=16usize),
             engine in option::of(prop::sample::select(&EngineKind::ALL[..])),
+            files in vec(any::<(u32, i32, bool, u64)>(), 0..=MAX_BACKING_FILES),
+            file_key: Option<u32>,
         ) {
             fn text(bytes: &Option<Vec<u8>>) -> Option<Text<'_>> {
                 bytes.as_deref().map(Text::new)
@@ -418,6 +532,7 @@ mod tests {
                 pid, keeper, ledger, limit: ByteSize::new(limit), strict, unit, engine,
                 chain: chain.and_then(ChainLength::new),
                 codec: text(&codec),
+                backing: (!files.is_empty()).then(|| backing(file_key, &files)),
             };
             let word = word(&config);
             prop_assert!(word.bytes().all(|b| b.is_ascii_graphic() || b == b' '));

@@ -34,6 +34,14 @@ const DENSER_AT: [u64; TIERS - 1] = [65, 80, 88];
 /// Share of the limit up to which it keeps copies of pages that came back.
 const COPIES: u64 = 58;
 
+/// Share of the limit, in percent, past which the store's oldest objects are written to a file: past where it
+/// is made dense, so that what is written is.
+const SHRUNK_AT: u64 = 72;
+
+/// What there is beside the store at least where it is shrunk: what stays resident, and as much again as
+/// keeps the program going, and the memory that is written from.
+const BESIDE: u64 = FLOOR + 4 * MIB;
+
 /// Pages that one page of the store holds, for all that is known before it holds some.
 const RATIO: u64 = 3;
 
@@ -169,6 +177,14 @@ impl Budget {
         DENSER_AT.iter().filter(|percent| essential * 100 > self.limit() * **percent).count()
     }
 
+    /// Whether the store, which takes `stored` pages, is to be shrunk; it `is` being so.
+    #[must_use]
+    pub fn wants_shrinking(&self, stored: u64, is: bool) -> bool {
+        let limit = self.limit();
+        let from = (limit * SHRUNK_AT / 100).min(limit.saturating_sub(BESIDE));
+        stored > if is { from.saturating_sub(limit / 16) } else { from }
+    }
+
     /// Whether there is room for compressed copies of pages that are in the program.
     #[must_use]
     pub fn has_room_for_copies(&self) -> bool {
@@ -284,6 +300,18 @@ mod tests {
         assert!(budget.above_floor() && budget.density() == 0);
         budget.stores(22 * MIB, 100 * MIB);
         assert!(!budget.above_floor() && budget.density() == 1);
+    }
+
+    #[test]
+    fn the_store_is_shrunk_past_the_first_of_two_marks_and_down_to_the_second() {
+        // Of a large limit a share; of a small one what leaves the program enough.
+        for (limit, from) in [(1600, 1152), (24, 12)] {
+            let budget = Budget::new(limit * MIB);
+            let wants = |at: u64, is| budget.wants_shrinking(at, is);
+            let (from, to) = (from * MIB, from * MIB - limit * MIB / 16);
+            assert!(!wants(from, false) && wants(from + 1, false));
+            assert!(wants(to + 1, true) && !wants(to, true));
+        }
     }
 
     #[test]

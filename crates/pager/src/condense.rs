@@ -121,7 +121,9 @@ impl Pager {
     fn block_at(&self, start: usize, tier: Tier) -> Block {
         let mut block = Block { start, slots: [None; RUN] };
         for (n, slot) in block.slots.iter_mut().enumerate() {
-            if let Place::Stored(stored) = self.table.word(start + n * PAGE_SIZE).place() {
+            if let Place::Stored(stored) = self.table.word(start + n * PAGE_SIZE).place()
+                && !self.store.is_away(stored)
+            {
                 *slot = Some(stored);
             }
         }

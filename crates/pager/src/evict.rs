@@ -37,6 +37,9 @@ use octavo_sys::{Errno, memory, task};
 /// Objects that compaction may move after each batch.
 const COMPACT_MOVES: usize = 256;
 
+/// Steps of the shrinker after each batch, at most.
+const SHRUNK_AT_ONCE: usize = 4;
+
 /// Where the sweep is.
 #[derive(Debug, Default)]
 pub struct Sweep {
@@ -624,6 +627,10 @@ impl Pager {
         loop {
             let idle = self.evict_all(worker);
             self.tidy_at_work();
+            // Where nothing can be taken, too: what is stored may be what fills the limit.
+            if self.shrink_at_work(worker) {
+                continue;
+            }
             while idle && self.evict_next_at_work(worker).is_none() && self.condense_at_work(worker)
             {
             }
@@ -636,6 +643,8 @@ impl Pager {
         loop {
             match self.evict_next_at_work(worker) {
                 Some(Evicted::Pages(_)) => {
+                    // As many as keep up with what one batch adds.
+                    let _ = (0..SHRUNK_AT_ONCE).all(|_| self.shrink_at_work(worker));
                     self.condense_at_work(worker);
                     self.tidy_at_work();
                 }
@@ -661,6 +670,11 @@ impl Pager {
         let condensed = self.condense_step(worker);
         self.note_work(worker);
         condensed
+    }
+
+    fn shrink_at_work(&self, worker: &mut Worker) -> bool {
+        let _work = start::work();
+        self.shrink_step(worker)
     }
 
     fn tidy_at_work(&self) {

@@ -422,7 +422,9 @@ impl Pager {
     fn read_stored<'a>(&self, worker: &'a mut Worker, slot: SlotId) -> Content<'a> {
         match self.store.get(&mut worker.scratch, slot, &mut worker.page) {
             Ok(()) => Content::Page(&worker.page),
-            Err(GetError::Damaged { .. } | GetError::Poisoned { .. }) => Content::Lost,
+            Err(GetError::Damaged { .. } | GetError::Lost { .. } | GetError::Poisoned { .. }) => {
+                Content::Lost
+            }
             Err(GetError::Empty { .. }) => self.die("a stored page is missing for a fork"),
         }
     }

@@ -24,6 +24,7 @@ use crate::populate;
 use crate::program::Ring;
 use crate::regions::{Regions, Span};
 use crate::sharing;
+use crate::shrink::{self, Shrinker};
 use crate::start::{self, REST};
 use crate::table::{Place, Table, Word};
 use octavo_page::sync::Mutex;
@@ -71,7 +72,11 @@ pub fn before_fork() {
         }
         return;
     }
-    if !take_turn(thread) || !has_rest_and_room() {
+    if !take_turn(thread) || !start::pager().is_none_or(shrink::recall) || !has_rest_and_room() {
+        return;
+    }
+    // Between the two something may have been written, but not since: whoever writes rests.
+    if start::pager().is_some_and(Pager::has_away) {
         return;
     }
     if memory::bequeath(true).is_ok() {
@@ -136,6 +141,7 @@ pub fn after_fork_in_parent() {
         // Fails only where it succeeded before.
         let _ = memory::bequeath(false);
     }
+    shrink::end_recall();
     end_rest();
     start::look_again();
     FORKING.store(0, Ordering::Release);
@@ -150,6 +156,7 @@ pub fn after_fork_in_child() {
     let ready = READY.swap(false, Ordering::AcqRel);
     let whole = REST.was_whole();
     EXPECTED.store(false, Ordering::Relaxed);
+    shrink::end_recall();
     WITHIN.store(0, Ordering::Relaxed);
     FORKING.store(0, Ordering::Release);
     REST.forget();
@@ -184,6 +191,11 @@ impl Pager {
     /// # Errors
     /// What could not be opened; `ECANCELED` when everything was brought already.
     pub(crate) fn inherit(&mut self, target: i32) -> Result<()> {
+        // Its file is the parent's, and so is what is there; a child of which something is there is none
+        // that may inherit.
+        if !self.store.forget_backing() {
+            return Err(Errno::ECANCELED);
+        }
         self.target.become_like(task::pidfd(target)?)?;
         self.maps.become_like(octavo_sys::maps::Maps::open()?)?;
         self.statm.become_like(Statm::open()?)?;
@@ -222,6 +234,7 @@ impl Pager {
     /// What was the server's alone, who may have been anywhere.
     fn wake_up(&mut self) {
         self.owned.set(0);
+        self.shrinker = Mutex::new(Shrinker::default());
         self.gate = Gate::new();
         self.bell = Bell::default();
         self.placement = Placement::new();

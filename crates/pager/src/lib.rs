@@ -45,6 +45,7 @@ pub mod regions;
 pub mod serve;
 mod settle;
 pub mod sharing;
+mod shrink;
 pub mod start;
 pub mod table;
 pub mod watch;

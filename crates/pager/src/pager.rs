@@ -1,6 +1,6 @@
 //! The pager: everything that its servers, evictors and watch share.
 //!
-//! Locks, in the order they are taken: the condenser, an area (only ever tried), the gate, the
+//! Locks, in the order they are taken: the condenser, the shrinker, an area (only ever tried), the gate, the
 //! changes, the nursery, the regions or the unlisted ranges, the sweep; and by itself, where helpers are
 //! bound. The store and the pool have locks of their own inside, taken after these. Nothing else is held
 //! while waiting.
@@ -17,14 +17,18 @@ use crate::program::{BATCH, Program};
 use crate::regions::{Regions, Span};
 use crate::serve::{Fault, RUN, Stream};
 use crate::sharing;
+use crate::shrink::Shrinker;
 use crate::table::Table;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::fmt::Write as _;
 use core::time::Duration;
 use octavo_accel::{AnyEngine, Engines};
+use octavo_backing::Lost;
 use octavo_codec::Codec;
 use octavo_ledger::counters::{Counter, Counters};
 use octavo_ledger::{Ledger, Member};
+use octavo_page::config::BackingConfig;
 use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use octavo_page::{ChainLength, EngineKind, PAGE_SIZE, Unit};
@@ -60,6 +64,8 @@ pub struct Config {
     pub cpus: usize,
     /// What does the work. The CPU where there are no such engines in a process.
     pub engine: EngineKind,
+    /// Where the oldest pages go, if anywhere.
+    pub backing: Option<BackingConfig>,
 }
 
 impl Config {
@@ -131,6 +137,7 @@ pub struct Pager {
     pub(crate) unlisted: Mutex<Regions>,
     pub(crate) sweep: Mutex<Sweep>,
     pub(crate) condenser: Mutex<Condenser>,
+    pub(crate) shrinker: Mutex<Shrinker>,
     pub(crate) store: Store<PoolArena>,
     /// What the workers' engines share. Those of a forked child are its own.
     pub(crate) engines: Engines,
@@ -138,6 +145,7 @@ pub struct Pager {
     /// What the processes of the job know of each other, and this one's place in it.
     pub(crate) ledger: &'static Ledger,
     pub(crate) member: &'static Member,
+    pub(crate) keeper: i32,
     pub(crate) counters: &'static Counters,
     pub(crate) bell: Bell,
     pub(crate) placement: Placement,
@@ -198,6 +206,7 @@ impl Worker {
         self.locality = Locality::default();
         (self.takes, self.fresh_end) = (false, 0);
         self.scratch.take_work();
+        self.scratch.forget_file();
         if config.engine != EngineKind::Cpu {
             let engine = config.engine(engines);
             // The descriptors it would close are not ours any more.
@@ -272,6 +281,8 @@ pub struct Parts {
     pub ledger: &'static Ledger,
     /// This process's place there.
     pub member: &'static Member,
+    /// The process that keeps it.
+    pub keeper: i32,
 }
 
 /// The watch is late when it has not looked for so long: it does each millisecond, near the limit.
@@ -292,7 +303,7 @@ impl Pager {
     /// # Errors
     /// When the staging areas cannot be made.
     pub fn new(config: Config, parts: Parts) -> octavo_sys::Result<Self> {
-        let Parts { program, maps, store, target, ledger, member } = parts;
+        let Parts { program, maps, store, target, ledger, member, keeper } = parts;
         let areas: Vec<_> = program.staging(AREAS)?.map(Area::new).collect();
         let statm = Statm::open()?;
         Ok(Self {
@@ -306,11 +317,13 @@ impl Pager {
             unlisted: Mutex::new(Regions::new(MAX_UNLISTED)),
             sweep: Mutex::new(Sweep::default()),
             condenser: Mutex::new(Condenser::default()),
+            shrinker: Mutex::new(Shrinker::default()),
             store,
             engines: config.engines(),
             budget: Budget::new(config.limit / PAGE_SIZE as u64),
             ledger,
             member,
+            keeper,
             counters: &member.counters,
             bell: Bell::default(),
             placement: Placement::new(),
@@ -384,6 +397,7 @@ impl Pager {
             (&self.counters.cpu_requests, work.by_cpu),
             (&self.counters.device_requests, work.by_devices),
             (&self.counters.instead_requests, work.by_cpu_instead),
+            (&self.counters.file_reads, worker.scratch.take_reads()),
         ];
         let some = counters.into_iter().filter(|(_, requests)| *requests > 0);
         some.for_each(|(counter, requests)| counter.add(requests));
@@ -423,15 +437,14 @@ impl Pager {
         task::tell(&self.target, line);
     }
 
-    pub(crate) fn say_lost(&self, page: usize) {
+    pub(crate) fn say_lost(&self, page: usize, in_file: Option<Lost>) {
+        const LOST: &str = "the page is lost, and touching it raises SIGBUS";
         let mut line = Text::<256>::new();
-        let _ = core::fmt::write(
-            &mut line,
-            format_args!(
-                "octavo: the stored copy of the page at {page:#x} is damaged; the page is lost, \
-                 and touching it raises SIGBUS\n"
-            ),
-        );
+        let _ = write!(line, "octavo: the stored copy of the page at {page:#x} ");
+        let _ = match in_file {
+            None => writeln!(line, "is damaged; {LOST}"),
+            Some(lost) => writeln!(line, "cannot be read ({lost}); {LOST}"),
+        };
         self.say(line.as_bytes());
     }
 }

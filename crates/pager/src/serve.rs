@@ -20,6 +20,7 @@ use crate::start;
 use crate::table::{Cell, HOTTEST, Place, Word};
 use core::ops::RangeInclusive;
 use core::time::Duration;
+use octavo_backing::Lost;
 use octavo_page::sync::atomic::Ordering;
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
 use octavo_store::{GetError, UnitInfo};
@@ -254,9 +255,7 @@ impl Pager {
         let mut run = match self.decode_run(worker, start, pages) {
             Ok(run) => run,
             Err(GetError::Empty { .. }) => return Answer::Again,
-            Err(GetError::Damaged { .. } | GetError::Poisoned { .. }) => {
-                return self.give_alone(worker, fault, slot);
-            }
+            Err(_) => return self.give_alone(worker, fault, slot),
         };
         worker.stream.note(start + run.pages * PAGE_SIZE);
         worker.locality.note_back(run.pages);
@@ -402,12 +401,15 @@ impl Pager {
         match self.store.get(&mut worker.scratch, slot, &mut worker.page) {
             Ok(()) => self.give_page(fault, slot, &worker.page, false),
             Err(GetError::Empty { .. }) => Answer::Again,
-            Err(GetError::Damaged { .. } | GetError::Poisoned { .. }) => self.lose(fault, slot),
+            Err(GetError::Lost { lost, .. }) => self.lose(fault, slot, Some(lost)),
+            Err(GetError::Damaged { .. } | GetError::Poisoned { .. }) => {
+                self.lose(fault, slot, None)
+            }
         }
     }
 
     /// A page whose stored bytes are damaged: SIGBUS for whoever touches it, never wrong bytes.
-    fn lose(&self, fault: Fault, slot: SlotId) -> Answer {
+    fn lose(&self, fault: Fault, slot: SlotId, in_file: Option<Lost>) -> Answer {
         let answer = self.brought(fault, self.program.poison(fault.page), 0);
         let _change = start::REST.change();
         if matches!(answer, Answer::Done(_)) {
@@ -417,7 +419,7 @@ impl Pager {
             if let Some(cell) = self.table.get(fault.page) {
                 let _ = cell.change(Word::new(Place::Stored(slot)), Word::FRESH);
             }
-            self.say_lost(fault.page);
+            self.say_lost(fault.page, in_file);
         }
         answer
     }

@@ -381,7 +381,8 @@ fn run(post: Outpost, work: Work<'_>) -> ! {
     let config = job.config;
     let store = store(&config);
     let pager = store.and_then(|store| {
-        let parts = Parts { program, maps, store, target: target_fd, ledger, member };
+        let keeper = job.keeper.0;
+        let parts = Parts { program, maps, store, target: target_fd, ledger, member, keeper };
         Pager::new(config, parts)
     });
     let pager: &Pager = match pager {
@@ -600,8 +601,12 @@ fn store(config: &Config) -> Result<Store<PoolArena>> {
         max_objects: capacity * 2,
     };
     let seed = task::now().as_nanos() as u64;
-    let config = octavo_store::Config { capacity_pages: capacity, pool, cpus, seed };
-    Store::new(arena, config).map_err(|_| Errno::ENOMEM)
+    let stored = octavo_store::Config { capacity_pages: capacity, pool, cpus, seed };
+    let store = match config.backing {
+        Some(_) => Store::backed(arena, stored),
+        None => Store::new(arena, stored),
+    };
+    store.map_err(|_| Errno::ENOMEM)
 }
 
 impl Pager {

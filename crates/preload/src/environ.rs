@@ -247,7 +247,7 @@ pub unsafe fn take(initial: *mut *mut c_char) -> Result<Option<(&'static [u8], O
         return Ok(None);
     };
     // The word that children get names nobody as the first: what cannot be managed there runs unmanaged.
-    let mut others = Text::<512>::new();
+    let mut others = Text::<1024>::new();
     let run = core::str::from_utf8(word).ok().and_then(|word| RunConfig::decode(word).ok());
     let first = run.map(|run| run.pid).filter(|pid| *pid != 0);
     let kept = run.is_some_and(|run| RunConfig { pid: 0, ..run }.encode(&mut others).is_ok());

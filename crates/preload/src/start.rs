@@ -66,6 +66,7 @@ fn job(run: &RunConfig<'_>) -> Result<Job, &'static str> {
             chain: run.chain.unwrap_or_default(),
             cpus: CpuSet::of_this_task().count().max(1),
             engine: run.engine.unwrap_or_default(),
+            backing: run.backing,
         },
         excluded: [image::ours(), image::libc(), stack..stack + 1],
         keeper: (run.keeper as i32, run.ledger as i32),

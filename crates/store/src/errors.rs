@@ -1,6 +1,7 @@
 //! What can go wrong, and what would do.
 
 use core::fmt;
+use octavo_backing::Lost;
 use octavo_page::SlotId;
 
 /// A store that cannot be made.
@@ -64,6 +65,13 @@ pub enum GetError {
         /// Its slot.
         slot: SlotId,
     },
+    /// What was written back of the page cannot be had any more: it is lost.
+    Lost {
+        /// Its slot.
+        slot: SlotId,
+        /// Where it was, and what is wrong there.
+        lost: Lost,
+    },
     /// The page was declared lost before.
     Poisoned {
         /// Its slot.
@@ -76,9 +84,30 @@ impl fmt::Display for GetError {
         match self {
             Self::Empty { slot } => write!(f, "{slot} holds no page"),
             Self::Damaged { slot } => write!(f, "the page in {slot} is damaged and lost"),
+            Self::Lost { slot, lost } => write!(f, "the page in {slot} is lost: {lost}"),
             Self::Poisoned { slot } => write!(f, "the page in {slot} was lost before"),
         }
     }
 }
 
 impl core::error::Error for GetError {}
+
+/// An object that stays in the backing file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BackError {
+    /// It is lost, which whoever wants its pages will be told.
+    Lost(Lost),
+    /// The pool has no room for it.
+    NoRoom,
+}
+
+impl fmt::Display for BackError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost(lost) => lost.fmt(f),
+            Self::NoRoom => f.write_str("the pool has no frames for it; free or compact first"),
+        }
+    }
+}
+
+impl core::error::Error for BackError {}

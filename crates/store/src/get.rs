@@ -13,11 +13,13 @@
 //! engine that works in the caller has nothing to share between units, and goes straight to the last
 //! line, as does a fault, which reads one page.
 
+use crate::home::Home;
 use crate::put::GROUP;
 use crate::scratch::Scratch;
 use crate::word::{Object, RAW, Word};
 use crate::{GetError, Store};
 use octavo_accel::{Batch, Engine, Io, Operation, Request, Work};
+use octavo_backing::{Device, Lost, ReadError};
 use octavo_codec::Codec;
 use octavo_page::{Handle, PAGE_SIZE, SlotId, Unit};
 use octavo_pool::{Arena, Pinned};
@@ -32,6 +34,8 @@ enum Read {
     Changed,
     /// The page of this slot is not as it was put.
     Doubtful(SlotId),
+    /// The backing file does not give the object of this slot any more.
+    Lost(SlotId, Lost),
 }
 
 /// Whole units in a row, to be read together.
@@ -43,7 +47,7 @@ struct Group {
     pages: usize,
 }
 
-impl<A: Arena> Store<A> {
+impl<A: Arena, D: Device> Store<A, D> {
     /// Reads the pages in `out.len() / 4096` slots from `slot` on. A unit of which several pages are
     /// wanted is decompressed once; whole units are decompressed in batches.
     ///
@@ -143,6 +147,7 @@ impl<A: Arena> Store<A> {
     fn is_whole(&self, slot: SlotId, object: Object, pages: usize) -> bool {
         let unit_pages = object.unit.pages();
         slot.index().is_multiple_of(unit_pages)
+            && self.homes.home(slot, object.unit) == Home::Pool
             && unit_pages <= pages
             && (1..unit_pages as u32).all(|n| comes_with(object, self.word(slot.offset(n))))
     }
@@ -190,6 +195,7 @@ impl<A: Arena> Store<A> {
                 // Or the slot was freed and filled again to the very same word: look twice.
                 Read::Doubtful(_) if doubts == 0 => doubts += 1,
                 Read::Doubtful(slot) => return Err(GetError::Damaged { slot }),
+                Read::Lost(slot, lost) => return Err(GetError::Lost { slot, lost }),
             }
         }
     }
@@ -218,12 +224,24 @@ impl<A: Arena> Store<A> {
         let pages = &mut pages[..span];
 
         let whole = span == unit_pages;
-        let Scratch { engine, work, unit, .. } = scratch;
+        let Scratch { engine, work, unit, reader, reads, .. } = scratch;
         let room = if whole { pages.as_flattened_mut() } else { &mut unit[..object.unit.bytes()] };
-        let decoded = self.pool.read(object.handle, |bytes| {
+        let decode = |bytes: &[u8]| {
             decode_prefix(engine, work, object, bytes, room, (offset + span) * PAGE_SIZE)
-        });
-        let decoded = decoded == Ok(true);
+        };
+        let home = self.homes.home(slot, object.unit);
+        let decoded = match home {
+            Home::Pool => self.pool.read(object.handle, decode) == Ok(true),
+            Home::Other(handle) => self.pool.read(handle, decode) == Ok(true),
+            Home::Away(place) => {
+                *reads += 1;
+                match self.read_away(reader, (slot, object.unit), place, decode) {
+                    Ok(decoded) => decoded,
+                    Err(ReadError::Gone) => return Read::Changed,
+                    Err(ReadError::Lost(lost)) => return Read::Lost(slot, lost),
+                }
+            }
+        };
         for (n, page) in pages.iter_mut().enumerate() {
             let slot = slot.offset(n as u32);
             if let Word::Filled(fill) = words[n] {
@@ -238,7 +256,9 @@ impl<A: Arena> Store<A> {
                 return Read::Changed;
             }
             if !good {
-                return Read::Doubtful(slot);
+                // It may have gone to the file, or come from there, while it was read.
+                let is_elsewhere = self.homes.home(slot, object.unit) != home;
+                return if is_elsewhere { Read::Changed } else { Read::Doubtful(slot) };
             }
         }
         Read::Good(span)

@@ -23,12 +23,15 @@
 //! (`put.rs`, `get.rs`). Objects and slots are taken for many at once. `one_by_one.rs` does the same
 //! unit by unit: the plain twin.
 //!
+//! A store may have a backing file: the objects that lie longest (`age.rs`) go there (`write_back.rs`), and a
+//! cell for each unit says so (`home.rs`). Reading, freeing and everything else is the same for them.
+//!
 //! # Invariants
 //!
 //! - What [`Store::get`] gives is the page that was put, byte for byte: its hash was compared. A page
 //!   whose object is damaged is an error, never other bytes.
 //! - A folio that was refused leaves nothing behind: no slot, no object.
-//! - Every object in the pool has at least one wanted page, whose word names it.
+//! - Every object in the pool or the file has at least one wanted page, whose word or cell names it.
 //! - Nothing is allocated after construction.
 #![no_std]
 
@@ -36,8 +39,10 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod age;
 mod errors;
 mod get;
+mod home;
 #[cfg(test)]
 #[cfg(loom)]
 mod models;
@@ -47,20 +52,30 @@ mod scratch;
 mod stats;
 mod table;
 mod word;
+mod write_back;
 
-pub use errors::{GetError, NewError, PutError};
+pub use errors::{BackError, GetError, NewError, PutError};
 pub use octavo_pool::Arena;
 pub use scratch::Scratch;
 pub use stats::Stats;
+pub use write_back::WrittenBack;
 
+use age::Ages;
+use alloc::sync::Arc;
 use core::fmt;
+use home::{Home, Homes};
+use octavo_backing::file::FileDevice;
+use octavo_backing::{Backing, Device};
 use octavo_codec::Codec;
+use octavo_page::sync::Mutex;
+use octavo_page::sync::atomic::AtomicUsize;
 use octavo_page::{Handle, PAGE_SIZE, SlotId, Unit};
 use octavo_pool::Pool;
 use octavo_slots::Slots;
 use stats::{Counters, Tally};
 use table::{Table, first_of_unit};
 use word::{Fill, Word};
+use write_back::Writer;
 use xxhash_rust::const_xxh3::const_custom_default_secret;
 use xxhash_rust::xxh3::xxh3_64_with_secret;
 
@@ -107,6 +122,8 @@ pub struct UnitInfo {
     pub wanted: u16,
     /// What is kept of it.
     pub form: Form,
+    /// Whether that is in the backing file.
+    pub is_away: bool,
 }
 
 /// What is kept of a unit.
@@ -121,21 +138,40 @@ pub enum Form {
 }
 
 /// Pages, compressed, each under its slot. Any number of threads may use it at once.
-pub struct Store<A: Arena> {
+pub struct Store<A: Arena, D: Device = FileDevice> {
     table: Table,
+    homes: Homes,
+    ages: Ages,
     slots: Slots,
     pool: Pool<A>,
     secret: [u8; 192],
     largest_object: usize,
     counters: Counters,
+    away: AtomicUsize,
+    backing: Mutex<Option<Arc<Backing<D>>>>,
+    writer: Mutex<Writer>,
 }
 
 impl<A: Arena> Store<A> {
-    /// An empty store over `arena`.
+    /// An empty store over `arena`, which keeps everything there.
     ///
     /// # Errors
     /// [`NewError`] when the slots or the pool cannot be of such a size.
     pub fn new(arena: A, config: Config) -> Result<Self, NewError> {
+        Self::make(arena, config, false)
+    }
+}
+
+impl<A: Arena, D: Device> Store<A, D> {
+    /// An empty store over `arena` that can write back, once a backing is [`attach`](Self::attach)ed.
+    ///
+    /// # Errors
+    /// As of [`new`](Store::new).
+    pub fn backed(arena: A, config: Config) -> Result<Self, NewError> {
+        Self::make(arena, config, true)
+    }
+
+    fn make(arena: A, config: Config, is_backed: bool) -> Result<Self, NewError> {
         let Config { capacity_pages, pool, cpus, seed } = config;
         let slots = octavo_slots::Config {
             capacity: capacity_pages,
@@ -145,13 +181,19 @@ impl<A: Arena> Store<A> {
         };
         let slots = Slots::new(slots).map_err(NewError::Slots)?;
         let largest_object = pool.max_object;
+        let backed = if is_backed { slots.capacity() } else { 0 };
         Ok(Self {
             table: Table::new(slots.capacity()),
+            homes: Homes::new(backed),
+            ages: Ages::new(backed),
             slots,
             pool: Pool::new(arena, pool).map_err(NewError::Pool)?,
             secret: const_custom_default_secret(seed),
             largest_object,
             counters: Counters::default(),
+            away: AtomicUsize::new(0),
+            backing: Mutex::default(),
+            writer: Mutex::default(),
         })
     }
 
@@ -175,16 +217,18 @@ impl<A: Arena> Store<A> {
             Word::Empty | Word::Poisoned => return None,
             Word::Filled(_) => {
                 let form = Form::SameFilled;
-                return Some(UnitInfo { first: slot, pages: 1, wanted: 1, form });
+                return Some(UnitInfo { first: slot, pages: 1, wanted: 1, form, is_away: false });
             }
             Word::Compressed(object) => object,
         };
         let wanted = self.table.wanted(slot, object);
+        let is_away = matches!(self.homes.home(slot, object.unit), Home::Away(_));
         self.table.still(slot, Word::Compressed(object)).then(|| UnitInfo {
             first: first_of_unit(slot, object.unit),
             pages: object.unit.pages(),
             wanted,
             form: object.form(),
+            is_away,
         })
     }
 
@@ -274,7 +318,11 @@ impl<A: Arena> Store<A> {
         if let Word::Compressed(object) = word
             && self.table.unwant(slot, object)
         {
-            self.free_object(object.handle);
+            match self.homes.leave(slot, object.unit) {
+                Home::Pool => self.free_object(object.handle),
+                Home::Other(handle) => self.free_object(handle),
+                Home::Away(place) => self.free_away(place),
+            }
         }
     }
 
@@ -288,15 +336,15 @@ impl<A: Arena> Store<A> {
     }
 }
 
-impl<A: Arena> fmt::Debug for Store<A> {
+impl<A: Arena, D: Device> fmt::Debug for Store<A, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store").field("stats", &self.counters.read()).finish_non_exhaustive()
     }
 }
 
 /// Slots on their way back: emptied, not yet to be given out again.
-struct Freed<'a, A: Arena> {
-    store: &'a Store<A>,
+struct Freed<'a, A: Arena, D: Device> {
+    store: &'a Store<A, D>,
     slots: [SlotId; FREE_BATCH],
     len: usize,
     tally: Tally,
@@ -304,8 +352,8 @@ struct Freed<'a, A: Arena> {
 
 const FREE_BATCH: usize = 64;
 
-impl<'a, A: Arena> Freed<'a, A> {
-    fn new(store: &'a Store<A>) -> Self {
+impl<'a, A: Arena, D: Device> Freed<'a, A, D> {
+    fn new(store: &'a Store<A, D>) -> Self {
         Self { store, slots: [SlotId::new(0); FREE_BATCH], len: 0, tally: Tally::default() }
     }
 

@@ -8,10 +8,11 @@ use crate::stats::Tally;
 use crate::word::{Object, RAW, Word};
 use crate::{GetError, How, PutError, Store};
 use octavo_accel::{Engine, Io};
+use octavo_backing::Device;
 use octavo_page::{PAGE_SIZE, SlotId};
 use octavo_pool::Arena;
 
-impl<A: Arena> Store<A> {
+impl<A: Arena, D: Device> Store<A, D> {
     /// As [`Store::put`], unit by unit: each is compressed and put into the pool before the next one is
     /// looked at, and each folio gets its slots by itself.
     ///
@@ -61,6 +62,7 @@ impl<A: Arena> Store<A> {
             return Err(PutError::OutOfSlots);
         };
         self.table.publish(first, words, &scratch.hashes[..at]);
+        self.ages.note(&[first]);
         Ok(first)
     }
 

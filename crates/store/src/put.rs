@@ -27,6 +27,7 @@ use crate::word::{Fill, Object, RAW, Word};
 use crate::{How, PutError, Store};
 use core::ops::Range;
 use octavo_accel::{Batch, Engine, Failure, Io, Operation, Outcome, Request, Work};
+use octavo_backing::Device;
 use octavo_page::{Handle, MAX_FOLIO_PAGES, Order, PAGE_SIZE, SlotId};
 use octavo_pool::{AllocError, Arena, Limit};
 
@@ -258,7 +259,7 @@ fn round_of(folios: &[&[u8]], how: How) -> usize {
     folios.iter().take_while(fits).count()
 }
 
-impl<A: Arena> Store<A> {
+impl<A: Arena, D: Device> Store<A, D> {
     /// Stores a batch of folios, whose units go through the engine of `scratch` together. Each folio
     /// gets an aligned run of slots, page by page, or its own error in `out`; what happens to one
     /// changes nothing for the others.
@@ -500,6 +501,7 @@ impl<A: Arena> Store<A> {
                 self.unstage(words, round.how);
             }
         }
+        self.ages.note(&firsts[..given]);
     }
 }
 

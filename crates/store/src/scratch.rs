@@ -4,6 +4,7 @@ use crate::put::GROUP;
 use crate::word::Word;
 use alloc::boxed::Box;
 use octavo_accel::{Cpu, Engine, Work};
+use octavo_backing::Reader;
 use octavo_codec::Codec;
 use octavo_page::{MAX_FOLIO_PAGES, Unit};
 
@@ -21,6 +22,9 @@ pub struct Scratch<E = Cpu> {
     /// The words and hashes of the folios that are being put.
     pub(crate) words: Box<[Word]>,
     pub(crate) hashes: Box<[u64]>,
+    /// What reads from a backing file, once something was, and how many objects it has read.
+    pub(crate) reader: Option<Reader>,
+    pub(crate) reads: u64,
 }
 
 impl Scratch {
@@ -43,12 +47,27 @@ impl<E: Engine> Scratch<E> {
             bytes: alloc::vec![0; GROUP * Unit::MAX.bytes()].into(),
             words: alloc::vec![Word::Empty; MAX_FOLIO_PAGES].into(),
             hashes: alloc::vec![0; MAX_FOLIO_PAGES].into(),
+            reader: None,
+            reads: 0,
         }
     }
 
     /// Its engine.
     pub fn engine(&mut self) -> &mut E {
         &mut self.engine
+    }
+
+    /// Objects read from a backing file since this was last asked.
+    pub fn take_reads(&mut self) -> u64 {
+        core::mem::take(&mut self.reads)
+    }
+
+    /// Forgets what was read from a file: in a forked child that was its parent's.
+    pub fn forget_file(&mut self) {
+        self.reads = 0;
+        if let Some(reader) = &mut self.reader {
+            reader.forget();
+        }
     }
 
     /// The requests done since this was last asked, by who did them.

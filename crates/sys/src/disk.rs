@@ -5,9 +5,10 @@
 //! ([`crate::uring`]) can take them as such.
 #![allow(unsafe_code)] // bare system calls on buffers that the callers lend
 
-use crate::file::{CURRENT, Fd};
-use crate::{Errno, Result};
+use crate::file::{CURRENT, Fd, Text};
+use crate::{Errno, Result, task};
 use core::ffi::CStr;
+use core::fmt::Write as _;
 use core::marker::PhantomData;
 use core::ops::Range;
 use syscalls::{Sysno, syscall};
@@ -180,12 +181,21 @@ pub fn unlink(path: &CStr) -> Result<()> {
 }
 
 const READ_WRITE_CLOEXEC: usize = 0o2 | 0o2_000_000;
+const CREATE: usize = 0o100;
 const EXCLUSIVE: usize = 0o200;
 
 fn open(path: &CStr, flags: usize) -> Result<Fd> {
+    open_from(CURRENT, path, flags)
+}
+
+fn open_in(dir: &Fd, path: &CStr, flags: usize) -> Result<Fd> {
+    open_from(dir.raw(), path, flags)
+}
+
+fn open_from(dir: i32, path: &CStr, flags: usize) -> Result<Fd> {
     const OWNER_ONLY: usize = 0o600;
     // SAFETY: `path` is a live string that ends in a zero byte.
-    unsafe { syscall!(Sysno::openat, CURRENT, path.as_ptr(), flags, OWNER_ONLY) }
+    unsafe { syscall!(Sysno::openat, dir, path.as_ptr(), flags, OWNER_ONLY) }
         .map(|raw| Fd::own(raw as i32))
 }
 
@@ -195,8 +205,39 @@ impl Fd {
     /// # Errors
     /// As of `openat(2)`: `EEXIST` when there is anything of that name.
     pub fn create_private(path: &CStr) -> Result<Self> {
-        const CREATE: usize = 0o100;
         open(path, READ_WRITE_CLOEXEC | CREATE | EXCLUSIVE)
+    }
+
+    /// Makes a file without a name in the directory `dir`, for its owner alone; it is gone when it is closed.
+    ///
+    /// # Errors
+    /// As of `openat(2)`.
+    pub fn create_nameless(dir: &Self) -> Result<Self> {
+        const NAMELESS: usize = 0o20_200_000;
+        match open_in(dir, c".", READ_WRITE_CLOEXEC | NAMELESS) {
+            // File systems without: a name that nobody else takes, for a moment.
+            Err(Errno::EOPNOTSUPP | Errno::EISDIR | Errno::ENOENT) => {
+                let mut name = Text::<64>::new();
+                let (process, now) = (task::pid(), task::now().as_nanos());
+                let written = write!(name, ".octavo-{process}-{now}\0");
+                let name = CStr::from_bytes_until_nul(name.as_bytes());
+                let name = written.ok().and(name.ok()).ok_or(Errno::ENAMETOOLONG)?;
+                let file = open_in(dir, name, READ_WRITE_CLOEXEC | CREATE | EXCLUSIVE)?;
+                // SAFETY: `name` is a live string that ends in a zero byte.
+                unsafe { syscall!(Sysno::unlinkat, dir.raw(), name.as_ptr(), 0usize) }?;
+                Ok(file)
+            }
+            made => made,
+        }
+    }
+
+    /// Opens the directory `path` for making files in it.
+    ///
+    /// # Errors
+    /// As of `openat(2)`.
+    pub fn open_directory(path: &CStr) -> Result<Self> {
+        const PATH_DIRECTORY_CLOEXEC: usize = 0o10_000_000 | 0o200_000 | 0o2_000_000;
+        open(path, PATH_DIRECTORY_CLOEXEC)
     }
 
     /// Opens `path` for reading and writing; a block device so that nobody else has it that way.

@@ -1,0 +1,310 @@
+//! The shrinker: while the store takes much of the limit, its oldest objects go to a backing file.
+//!
+//! ```text
+//!   0 ........................ stop ......... start ............... limit
+//!                                │ the store takes    │
+//!                                └── objects written ◄┘       only with --backing
+//!
+//!   evictor, between two batches:   a few objects out ── pool compacted ── a segment cleaned
+//! ```
+//! It starts long before the limit, so that a fault never waits for a write: the evictors do it, one of them
+//! at a time, as they condense, and give way to a fork between two steps. What is in the file stays stored:
+//! faults read it from there, a child that is filled gets it, and it is freed like the rest.
+//!
+//! The file is opened when the first object is to be written: most processes of a tree never do. Each
+//! process has its own ([`Opened`]); what a parent wrote a forked child cannot read, nor keep the parent from
+//! freeing. So a fork that was announced has everything brought back first; where that takes too long, or
+//! there is no room, the child is filled by the parent's server, which reads the file, and is an ordinary
+//! process ([`crate::heir`]).
+//!
+//! A file that is full, or fails, stops the shrinker for a while, and is told once: the memory stays, and the
+//! limit is exceeded, said and counted as it would be without a file.
+
+use crate::pager::{Pager, Worker};
+use crate::start;
+use alloc::vec::Vec;
+use core::fmt::{self, Write as _};
+use core::time::Duration;
+use octavo_backing::file::{FileDevice, OpenError, Options};
+use octavo_backing::{Backing, Config, Geometry, Member, NewError, WriteError};
+use octavo_crypt::{Crypt, Format, Key, KeyError};
+use octavo_ledger::{Lacks, Ledger};
+use octavo_page::PAGE_SIZE;
+use octavo_page::config::{BackingConfig, BackingFile, BackingKind};
+use octavo_page::sync::atomic::{AtomicU32, Ordering};
+use octavo_store::WrittenBack;
+use octavo_sys::file::{Fd, Text};
+use octavo_sys::{Errno, reason, task};
+
+/// Segments as usual, chunks and buffers smaller than for speed alone: what they take counts.
+const CHUNK: usize = 128 << 10;
+const BUFFERS: usize = 6;
+
+/// Threads that read at once: the server, and an evictor.
+const READERS: usize = 2;
+
+/// Bytes that a step writes, about: a fork waits for no more.
+const STEP: usize = 256 << 10;
+
+/// Objects that the pool may move after each step.
+const COMPACT_MOVES: usize = 256;
+
+/// After nothing could be written: a file without room, a disk that fails.
+const REST: Duration = Duration::from_secs(1);
+
+/// How often it is told what the files hold, when nothing is written.
+const TOLD: Duration = Duration::from_millis(100);
+
+/// Whether there is a backing file for this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Opened {
+    /// Nothing was to be written so far.
+    #[default]
+    NotYet,
+    Yes,
+    /// There is none to be had, which was said.
+    Never,
+}
+
+/// What is known from one step to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Shrinker {
+    opened: Opened,
+    /// Whether the store is being shrunk.
+    is_on: bool,
+    rests_until: Duration,
+    told_at: Duration,
+    said_no_room: bool,
+    /// How far everything is brought back, for a fork.
+    back: usize,
+}
+
+/// What a thread that is about to fork asks of the shrinker, and is told.
+static RECALL: AtomicU32 = AtomicU32::new(NOTHING);
+const NOTHING: u32 = 0;
+const WANTED: u32 = 1;
+const FAILED: u32 = 2;
+
+/// A fork waits so long until everything is back.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Has everything that is in the file come back, before a fork; false when something stays there. Nothing is
+/// written any more until [`end_recall`].
+pub(crate) fn recall(pager: &Pager) -> bool {
+    if pager.config.backing.is_none() {
+        return true;
+    }
+    RECALL.store(WANTED, Ordering::Release);
+    let until = task::now() + PATIENCE;
+    while pager.has_away() && RECALL.load(Ordering::Acquire) == WANTED && task::now() < until {
+        pager.bell.ring();
+        task::futex_wait(&RECALL, WANTED, start::LOOK);
+    }
+    !pager.has_away()
+}
+
+/// The fork is over, or there is none.
+pub(crate) fn end_recall() {
+    RECALL.store(NOTHING, Ordering::Release);
+}
+
+impl Pager {
+    /// Whether something of this process is in a file.
+    pub(crate) fn has_away(&self) -> bool {
+        self.store.away_objects() > 0
+    }
+
+    /// Writes some of the oldest objects back, while the store takes too much; false when there is nothing
+    /// to do, or somebody else is at it.
+    pub(crate) fn shrink_step(&self, worker: &mut Worker) -> bool {
+        if self.config.backing.is_none() {
+            return false;
+        }
+        let Some(mut shrinker) = self.shrinker.try_lock() else { return false };
+        if RECALL.load(Ordering::Acquire) != NOTHING {
+            return self.recall_step(worker, &mut shrinker);
+        }
+        shrinker.back = 0;
+        let now = task::now();
+        let stored = (self.store.stats().pool_bytes / PAGE_SIZE) as u64;
+        shrinker.is_on = self.budget.wants_shrinking(stored, shrinker.is_on);
+        if !shrinker.is_on || now < shrinker.rests_until || !self.has_file(&mut shrinker) {
+            self.publish_backing(&mut shrinker, now);
+            return false;
+        }
+        let done = self.write_some();
+        self.store.compact(COMPACT_MOVES);
+        self.store.clean(&mut worker.scratch);
+        self.publish_backing(&mut shrinker, now);
+        if let Some(why) = done.stopped {
+            self.say_stopped(&mut shrinker, why);
+        }
+        if done.nothing || done.stopped.is_some() {
+            shrinker.rests_until = now + REST;
+            return false;
+        }
+        true
+    }
+
+    /// Writes a few batches.
+    fn write_some(&self) -> WrittenBack {
+        if self.is_job_full() {
+            let stopped = Some(WriteError::NoRoom);
+            return WrittenBack { stopped, ..WrittenBack::default() };
+        }
+        let (mut bytes, mut last) = (0, WrittenBack::default());
+        while bytes < STEP && last.stopped.is_none() && !last.nothing {
+            last = self.store.write_back();
+            bytes += last.bytes;
+            if last.objects == 0 {
+                break;
+            }
+        }
+        self.counters.written_back.add(bytes as u64);
+        last
+    }
+
+    /// Brings some objects back, for a fork that waits.
+    fn recall_step(&self, worker: &mut Worker, shrinker: &mut Shrinker) -> bool {
+        if RECALL.load(Ordering::Acquire) != WANTED || !self.has_away() {
+            return false;
+        }
+        match self.store.bring_back_from(&mut worker.scratch, shrinker.back) {
+            Ok(Some(next)) => shrinker.back = next,
+            // What is still there is lost, or the pool has no room.
+            Ok(None) | Err(_) => {
+                let order = (Ordering::AcqRel, Ordering::Relaxed);
+                let _ = RECALL.compare_exchange(WANTED, FAILED, order.0, order.1);
+            }
+        }
+        task::futex_wake(&RECALL);
+        true
+    }
+
+    /// Whether there is a file to write to; the first time it is opened.
+    fn has_file(&self, shrinker: &mut Shrinker) -> bool {
+        if shrinker.opened == Opened::NotYet {
+            let config = self.config.backing.as_ref();
+            let opened = config.map(|config| open(config, self.keeper, self.ledger));
+            shrinker.opened = match opened {
+                Some(Ok(backing)) => {
+                    self.store.attach(backing);
+                    Opened::Yes
+                }
+                Some(Err(why)) => {
+                    self.say_line(format_args!("{why}; going on without"));
+                    Opened::Never
+                }
+                None => Opened::Never,
+            };
+        }
+        shrinker.opened == Opened::Yes
+    }
+
+    /// Whether the files of all processes together take what one's may. Of a process that is alone the file
+    /// itself says so.
+    fn is_job_full(&self) -> bool {
+        let files = self.config.backing.iter().flat_map(BackingConfig::files);
+        let most = files.fold(0_u64, |sum, file| sum.saturating_add(file.bytes));
+        let (all, own) = (self.ledger.file_bytes(), self.member.stored.file_bytes.get());
+        all > own && all >= most
+    }
+
+    /// Tells what the files hold, and what went wrong with them.
+    fn publish_backing(&self, shrinker: &mut Shrinker, now: Duration) {
+        if !shrinker.is_on && now < shrinker.told_at + TOLD {
+            return;
+        }
+        let Some(backing) = self.store.backing() else { return };
+        shrinker.told_at = now;
+        let stats = backing.stats();
+        self.member.stored.away_bytes.set(stats.live_bytes);
+        self.member.stored.file_bytes.set(stats.file_bytes);
+        for ways in backing.ways() {
+            let lacks = Lacks { direct: !ways.direct, holes: !ways.holes, ring: !ways.ring };
+            self.ledger.note_backing(lacks);
+        }
+        if let Some(trouble) = backing.trouble() {
+            self.say_line(format_args!("{trouble}"));
+        }
+    }
+
+    /// Says once that there is no more room; what else stops it is told as trouble.
+    fn say_stopped(&self, shrinker: &mut Shrinker, why: WriteError) {
+        if why == WriteError::NoRoom && !core::mem::replace(&mut shrinker.said_no_room, true) {
+            self.say_line(format_args!("{why}; going on in memory"));
+        }
+    }
+
+    fn say_line(&self, what: fmt::Arguments<'_>) {
+        let mut line = Text::<256>::new();
+        let _ = writeln!(line, "octavo: {what}");
+        self.say(line.as_bytes());
+    }
+}
+
+/// Why a process has no backing.
+enum NoBacking {
+    /// The keeper does not give its descriptor.
+    NotGiven(Errno),
+    Open(OpenError),
+    Key(KeyError),
+    New(NewError),
+    /// Other processes of the job have them all.
+    Taken,
+}
+
+impl fmt::Display for NoBacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no backing file for this process: ")?;
+        match self {
+            Self::NotGiven(why) => write!(f, "it cannot be had ({})", reason(*why)),
+            Self::Open(why) => why.fmt(f),
+            Self::Key(why) => why.fmt(f),
+            Self::New(why) => why.fmt(f),
+            Self::Taken => f.write_str("another process of the job has it"),
+        }
+    }
+}
+
+/// The backing of the calling process: of each directory a file of its own, and what is there once if nobody
+/// else has it.
+fn open(
+    config: &BackingConfig,
+    keeper: i32,
+    ledger: &Ledger,
+) -> Result<Backing<FileDevice>, NoBacking> {
+    let keeper = task::pidfd(keeper).map_err(NoBacking::NotGiven)?;
+    let lend = |fd: u32| task::borrow_fd(&keeper, fd as i32).map_err(NoBacking::NotGiven);
+    let key_file = config.key.map(lend).transpose()?;
+    let mut members = Vec::with_capacity(octavo_page::config::MAX_BACKING_FILES);
+    for (n, file) in config.files().enumerate() {
+        let BackingFile { fd, priority, kind, bytes } = file;
+        let device = match kind {
+            BackingKind::Directory => {
+                FileDevice::nameless(&lend(fd)?, bytes).map_err(NoBacking::Open)?
+            }
+            BackingKind::Itself if ledger.claim(n) => {
+                FileDevice::of(lend(fd)?, bytes, Options::default())
+            }
+            BackingKind::Itself => continue,
+        };
+        members.push(Member { device, crypt: crypt(key_file.as_ref())?, priority });
+    }
+    if members.is_empty() {
+        return Err(NoBacking::Taken);
+    }
+    let geometry = Geometry::new(Geometry::USUAL.segment_bytes(), CHUNK);
+    let geometry = geometry.unwrap_or(Geometry::USUAL);
+    let config = Config { geometry, buffers: BUFFERS, readers: READERS, clock };
+    Backing::new(members, config).map_err(NoBacking::New)
+}
+
+fn crypt(key_file: Option<&Fd>) -> Result<Crypt, NoBacking> {
+    let key = key_file.map_or_else(Key::ephemeral, Key::of_file);
+    key.and_then(|key| Crypt::new(key, Format::PAGES)).map_err(NoBacking::Key)
+}
+
+fn clock() -> u64 {
+    task::now().as_nanos() as u64
+}
