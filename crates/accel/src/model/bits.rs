@@ -1,4 +1,4 @@
-//! The bit stream of deflate, the plain way: read one bit at a time, written one number at a time.
+//! The bit stream of deflate.
 
 /// Reads bits, the lowest of a byte first.
 #[derive(Clone, Copy, Debug)]
@@ -14,18 +14,45 @@ impl<'a> Reader<'a> {
         Self { bytes, at: 0, end: (bytes.len() * 8).saturating_sub(unused) }
     }
 
-    /// The next bit, if there is one.
-    pub fn bit(&mut self) -> Option<u32> {
-        (self.at < self.end).then(|| {
-            let bit = self.bytes[self.at / 8] >> (self.at % 8) & 1;
-            self.at += 1;
-            u32::from(bit)
-        })
+    /// The next 57 bits or more, the first the lowest; what is behind the last of [`Reader::left`] is
+    /// anything.
+    #[inline]
+    pub fn peek(&self) -> u64 {
+        let rest = self.bytes.get(self.at / 8..).unwrap_or(&[]);
+        let word = rest.first_chunk().copied().unwrap_or_else(|| {
+            let mut word = [0; 8];
+            word[..rest.len()].copy_from_slice(rest);
+            word
+        });
+        u64::from_le_bytes(word) >> (self.at % 8)
     }
 
-    /// The next `n` bits as a number, the first the lowest.
+    /// Bits that are left.
+    #[inline]
+    pub fn left(&self) -> usize {
+        self.end - self.at
+    }
+
+    /// Passes over `n` bits, of those that are left.
+    #[inline]
+    pub fn skip(&mut self, n: usize) {
+        debug_assert!(n <= self.left());
+        self.at += n;
+    }
+
+    /// The next bit, if there is one.
+    pub fn bit(&mut self) -> Option<u32> {
+        self.take(1)
+    }
+
+    /// The next `n` bits, at most 32, as a number, the first the lowest.
+    #[inline]
     pub fn take(&mut self, n: u32) -> Option<u32> {
-        (0..n).try_fold(0, |number, place| Some(number | self.bit()? << place))
+        let number = self.peek() & ((1 << n) - 1);
+        (n as usize <= self.left()).then(|| {
+            self.skip(n as usize);
+            number as u32
+        })
     }
 
     /// The rest of the current byte is passed over.
@@ -47,45 +74,99 @@ impl<'a> Reader<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoRoom;
 
-/// Writes bits.
+/// Writes bits: gathers them in a word, and stores it by halves.
 #[derive(Debug)]
 pub struct Writer<'a> {
     out: &'a mut [u8],
+    /// Bytes stored.
     at: usize,
+    /// Bits that are not stored, and how many: less than 32 between two calls.
+    bits: u64,
+    count: u32,
 }
 
 impl<'a> Writer<'a> {
     pub fn new(out: &'a mut [u8]) -> Self {
-        Self { out, at: 0 }
+        Self { out, at: 0, bits: 0, count: 0 }
     }
 
-    /// Appends the lowest `n` bits of a number, the lowest first.
+    /// Appends the lowest `n` bits of a number, at most 32, the lowest first. The others must be 0.
+    #[inline]
     pub fn put(&mut self, number: u32, n: u32) -> Result<(), NoRoom> {
-        let (begin, shift) = (self.at / 8, self.at % 8);
-        let end = self.at + n as usize;
-        let bytes = self.out.get_mut(begin..end.div_ceil(8)).ok_or(NoRoom)?;
-        let kept = bytes.first().map_or(0, |first| u64::from(*first) & ((1 << shift) - 1));
-        let mut bits = (u64::from(number) & ((1 << n) - 1)) << shift | kept;
-        for byte in bytes {
-            *byte = bits as u8;
-            bits >>= 8;
+        debug_assert!(u64::from(number) >> n == 0);
+        self.bits |= u64::from(number) << self.count;
+        self.count += n;
+        if self.count >= 32 {
+            let room = self.out.get_mut(self.at..).and_then(<[u8]>::first_chunk_mut);
+            *room.ok_or(NoRoom)? = (self.bits as u32).to_le_bytes();
+            self.at += 4;
+            self.bits >>= 32;
+            self.count -= 32;
         }
-        self.at = end;
         Ok(())
-    }
-
-    /// Appends a code of 1 to 32 bits, its highest bit first.
-    pub fn put_code(&mut self, code: u32, length: u32) -> Result<(), NoRoom> {
-        self.put(code.reverse_bits() >> (32 - length), length)
     }
 
     /// Fills the last byte with zeros.
     pub fn align(&mut self) -> Result<(), NoRoom> {
-        self.put(0, (self.at.next_multiple_of(8) - self.at) as u32)
+        self.put(0, self.count.next_multiple_of(8) - self.count)
     }
 
-    /// Bytes written.
-    pub fn bytes(&self) -> usize {
-        self.at.div_ceil(8)
+    /// Stores all of it, the last byte filled with zeros; bytes written.
+    pub fn finish(mut self) -> Result<usize, NoRoom> {
+        self.align()?;
+        let bytes = self.count as usize / 8;
+        let room = self.out.get_mut(self.at..self.at + bytes).ok_or(NoRoom)?;
+        room.copy_from_slice(&self.bits.to_le_bytes()[..bytes]);
+        Ok(self.at + bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    /// A number of so many bits.
+    fn numbers() -> impl Strategy<Value = (u32, u32)> {
+        (0..=32u32, any::<u32>())
+            .prop_map(|(n, number)| ((u64::from(number) & ((1 << n) - 1)) as u32, n))
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_bit_by_bit_and_number_by_number(
+            numbers in proptest::collection::vec(numbers(), 0..50),
+            unused in 0usize..40,
+        ) {
+            let bits: usize = numbers.iter().map(|(_, n)| *n as usize).sum();
+            let mut out = vec![0xff; bits.div_ceil(8)];
+            let write = |out: &mut [u8]| {
+                let mut writer = Writer::new(out);
+                numbers.iter().try_for_each(|(number, n)| writer.put(*number, *n))?;
+                writer.finish()
+            };
+            prop_assert_eq!(write(&mut out), Ok(out.len()));
+            if !out.is_empty() {
+                let short = out.len() - 1;
+                prop_assert_eq!(write(&mut out.clone()[..short]), Err(NoRoom));
+            }
+
+            let plain: Vec<u32> =
+                numbers.iter().flat_map(|(number, n)| (0..*n).map(move |i| number >> i & 1)).collect();
+            let mut reader = Reader::new(&out, 0);
+            prop_assert!(plain.iter().all(|bit| reader.bit() == Some(*bit)));
+
+            // What is unused is not there.
+            let mut reader = Reader::new(&out, unused);
+            let mut left = (out.len() * 8).saturating_sub(unused);
+            for (number, n) in &numbers {
+                let there = *n as usize <= left;
+                prop_assert_eq!(reader.take(*n), there.then_some(*number));
+                left -= if there { *n as usize } else { break };
+                prop_assert_eq!(reader.left(), left);
+            }
+        }
     }
 }

@@ -9,8 +9,9 @@ pub fn crc32(before: u32, bytes: &[u8]) -> u32 {
 
 /// The exclusive or of 16-bit words, little endian; a last byte counts as a word.
 pub fn xor16(before: u16, bytes: &[u8]) -> u16 {
-    let word = |pair: &[u8]| pair.iter().rev().fold(0, |word, b| word << 8 | u16::from(*b));
-    bytes.chunks(2).map(word).fold(before, |sum, word| sum ^ word)
+    let (pairs, last) = bytes.as_chunks();
+    let sum = pairs.iter().fold(before, |sum, pair| sum ^ u16::from_le_bytes(*pair));
+    last.iter().fold(sum, |sum, byte| sum ^ u16::from(*byte))
 }
 
 #[cfg(test)]

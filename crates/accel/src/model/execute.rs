@@ -5,9 +5,10 @@
 
 use super::bits::{NoRoom, Reader, Writer};
 use super::checksum::{crc32, xor16};
-use super::inflate::{Decoded, State, Stop, inflate};
+use super::inflate::{Decoded, Inflate, State, Stop};
 use super::symbols::{
-    END_OF_BLOCK, FIXED_DISTANCES, FIXED_LITLENS, distance_symbol, length_symbol,
+    DISTANCES, END_OF_BLOCK, FIXED_DISTANCES, FIXED_LITLENS, LITLENS, distance_symbol,
+    length_symbol,
 };
 use crate::iaa::Region;
 use crate::iaa::wire::{
@@ -38,6 +39,7 @@ type Outcome = Result<Completion, Completion>;
 /// The works of all devices: one command is executed at a time.
 pub struct Executor {
     deflate: Deflate,
+    inflate: Inflate,
     input: Box<[u8]>,
     output: Box<[u8]>,
 }
@@ -49,7 +51,8 @@ fn ended(status: u8, error: u8) -> Completion {
 impl Executor {
     pub fn new() -> Self {
         let room = || alloc::vec![0; MAX_BYTES].into_boxed_slice();
-        Self { deflate: Deflate::new(), input: room(), output: room() }
+        let (deflate, inflate) = (Deflate::new(), Inflate::new());
+        Self { deflate, inflate, input: room(), output: room() }
     }
 
     /// Executes a command but for its completion record, which it gives.
@@ -112,7 +115,7 @@ impl Executor {
         read(memory, descriptor.source.get(), &mut self.input[..source])?;
         let unused = usize::from(flags >> 6 & 7);
         let mut reader = Reader::new(&self.input[..source], unused);
-        let decoded = inflate(&mut reader, state, flags, &mut self.output[..room]);
+        let decoded = self.inflate.inflate(&mut reader, state, flags, &mut self.output[..room]);
         let Decoded { written, taken, state } = decoded.map_err(|stop| match stop {
             Stop::Error(error) => ended(status::ANALYTICS, error),
             Stop::Full => ended(status::OUTPUT_OVERFLOW, 0),
@@ -265,13 +268,9 @@ fn encode(
     sequences: &[deflate::Sequence],
     flags: u16,
     out: &mut [u8],
-) -> Result<usize, Completion> {
-    let mut coder = Coder { aecs, writer: Writer::new(out) };
-    let bits = aecs.accumulated_bits.get();
-    for bit in 0..bits {
-        let byte = aecs.accumulator[bit as usize / 8];
-        coder.writer.put(u32::from(byte) >> (bit % 8) & 1, 1)?;
-    }
+) -> Result<usize, Cut> {
+    let mut coder = Coder { codes: Codes::new(aecs), writer: Writer::new(out) };
+    coder.accumulated(aecs)?;
     let mut rest = unit;
     for sequence in sequences {
         let (literals, matched) = rest.split_at(sequence.literals.into());
@@ -280,54 +279,106 @@ fn encode(
         rest = &matched[usize::from(sequence.length)..];
     }
     coder.literals(rest)?;
-    coder.end(flags)?;
-    Ok(coder.writer.bytes())
+    coder.end(flags)
+}
+
+/// Why an output ends early.
+#[derive(Clone, Copy)]
+enum Cut {
+    NoRoom,
+    NoCode,
+}
+
+impl From<NoRoom> for Cut {
+    fn from(_: NoRoom) -> Self {
+        Self::NoRoom
+    }
+}
+
+impl From<Cut> for Completion {
+    fn from(cut: Cut) -> Self {
+        let error = match cut {
+            Cut::NoRoom => error::DOES_NOT_FIT,
+            Cut::NoCode => error::NO_CODE,
+        };
+        ended(status::ANALYTICS, error)
+    }
+}
+
+/// The codes of an AECS as they are written: a codeword's first bit the lowest.
+struct Codes {
+    litlen: [Codeword; LITLENS],
+    distance: [Codeword; DISTANCES],
+}
+
+#[derive(Clone, Copy)]
+struct Codeword {
+    bits: u16,
+    /// 0 where there is none.
+    length: u16,
+}
+
+impl Codes {
+    fn new(aecs: &CompressAecs) -> Self {
+        let codeword = |word: U32| {
+            let (code, length) = (word.get() as u16 & 0x7fff, (word.get() >> 15) as u16 & 15);
+            // A code of more bits than its length has them cut off.
+            Codeword { bits: (code << 1).reverse_bits() >> (15 - length), length }
+        };
+        Self {
+            litlen: aecs.codes.litlen.map(codeword),
+            distance: aecs.codes.distance.map(codeword),
+        }
+    }
 }
 
 struct Coder<'a> {
-    aecs: &'a CompressAecs,
+    codes: Codes,
     writer: Writer<'a>,
 }
 
-impl From<NoRoom> for Completion {
-    fn from(_: NoRoom) -> Self {
-        ended(status::ANALYTICS, error::DOES_NOT_FIT)
-    }
-}
-
 impl Coder<'_> {
-    fn code(&mut self, word: U32) -> Result<(), Completion> {
-        let (code, length) = (word.get() & 0x7fff, word.get() >> 15 & 15);
-        if length == 0 {
-            return Err(ended(status::ANALYTICS, error::NO_CODE));
+    fn accumulated(&mut self, aecs: &CompressAecs) -> Result<(), Cut> {
+        let bits = aecs.accumulated_bits.get();
+        let (whole, rest) = aecs.accumulator.split_at(bits as usize / 8);
+        whole.iter().try_for_each(|byte| self.writer.put((*byte).into(), 8))?;
+        let last = rest.first().map_or(0, |byte| u32::from(*byte) & ((1 << (bits % 8)) - 1));
+        Ok(self.writer.put(last, bits % 8)?)
+    }
+
+    #[inline]
+    fn code(&mut self, codeword: Codeword) -> Result<(), Cut> {
+        if codeword.length == 0 {
+            return Err(Cut::NoCode);
         }
-        Ok(self.writer.put_code(code, length)?)
+        Ok(self.writer.put(codeword.bits.into(), codeword.length.into())?)
     }
 
-    fn literals(&mut self, bytes: &[u8]) -> Result<(), Completion> {
-        bytes.iter().try_for_each(|b| self.code(self.aecs.codes.litlen[usize::from(*b)]))
+    fn literals(&mut self, bytes: &[u8]) -> Result<(), Cut> {
+        bytes.iter().try_for_each(|byte| self.code(self.codes.litlen[usize::from(*byte)]))
     }
 
-    fn matched(&mut self, sequence: &deflate::Sequence) -> Result<(), Completion> {
+    fn matched(&mut self, sequence: &deflate::Sequence) -> Result<(), Cut> {
         let (symbol, above, extra) = length_symbol(sequence.length.into());
-        self.code(self.aecs.codes.litlen[symbol])?;
+        self.code(self.codes.litlen[symbol])?;
         self.writer.put(above as u32, extra)?;
         let (symbol, above, extra) = distance_symbol(sequence.distance.into());
-        self.code(self.aecs.codes.distance[symbol])?;
+        self.code(self.codes.distance[symbol])?;
         Ok(self.writer.put(above as u32, extra)?)
     }
 
-    fn end(&mut self, flags: u16) -> Result<(), Completion> {
+    /// What comes behind the symbols; gives bytes.
+    fn end(mut self, flags: u16) -> Result<usize, Cut> {
         let end = flags & compress::END_FINAL_STORED;
         if end != 0 {
-            self.code(self.aecs.codes.litlen[END_OF_BLOCK])?;
+            self.code(self.codes.litlen[END_OF_BLOCK])?;
         }
         if end == compress::END_STORED || end == compress::END_FINAL_STORED {
             self.writer.put(u32::from(end == compress::END_FINAL_STORED), 3)?;
             self.writer.align()?;
             self.writer.put(0xffff_0000, 32)?;
         }
-        Ok(self.writer.align()?)
+        Ok(self.writer.finish()?)
     }
 }
 

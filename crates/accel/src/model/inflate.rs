@@ -1,6 +1,9 @@
-//! A decoder of deflate, the plain way: bit by bit, code by code, as RFC 1951 says it. It keeps the
-//! device's rules: a window of 4 KiB, its error codes, where it may stop, and a state that is
-//! written down and taken up again.
+//! A decoder of deflate that keeps the device's rules: a window of 4 KiB, its error codes, where it may
+//! stop, and a state that is written down and taken up again.
+//!
+//! A codeword is read bit by bit, as RFC 1951 says it ([`Code::walk`]); those of a block's symbols are
+//! looked up first, by the bits that come next ([`Table`]), and walked where that does not tell: the
+//! codeword is longer, there is none, or the input ends.
 
 use super::bits::Reader;
 use super::symbols::{
@@ -47,22 +50,22 @@ impl Code {
     /// may have too few.
     fn new(lengths: &[u8]) -> Option<Self> {
         let mut code = Self { count: [0; 16], sorted: [0; FIXED_LITLENS] };
-        let mut n = 0;
-        for length in 1..16 {
-            for (symbol, _) in
-                lengths.iter().enumerate().filter(|(_, l)| usize::from(**l) == length)
-            {
-                code.sorted[n] = symbol as u16;
-                code.count[length] += 1;
-                n += 1;
-            }
+        lengths.iter().for_each(|length| code.count[usize::from(*length)] += 1);
+        code.count[0] = 0;
+        let mut next = [0; 16];
+        (1..15).for_each(|length| next[length + 1] = next[length] + code.count[length]);
+        for (symbol, length) in lengths.iter().enumerate().filter(|(_, length)| **length > 0) {
+            let place = &mut next[usize::from(*length)];
+            code.sorted[*place] = symbol as u16;
+            *place += 1;
         }
+        let n: usize = code.count.iter().sum();
         let used: usize = (1..16).map(|length| code.count[length] << (15 - length)).sum();
         (used == 1 << 15 || n <= 1 && used <= 1 << 14).then_some(code)
     }
 
     /// The next symbol: `Ok(None)` when the input ends before it does.
-    fn symbol(&self, reader: &mut Reader<'_>) -> Result<Option<usize>, NoCode> {
+    fn walk(&self, reader: &mut Reader<'_>) -> Result<Option<usize>, NoCode> {
         let (mut code, mut first, mut at) = (0, 0, 0);
         for length in 1..16 {
             let Some(bit) = reader.bit() else { return Ok(None) };
@@ -77,39 +80,122 @@ impl Code {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct NoCode;
 
-/// Decodes from `reader` into `out`, from the middle of a block if there is a `state`, as far as
-/// `flags` say.
-pub fn inflate(
-    reader: &mut Reader<'_>,
-    mut state: Option<State>,
-    flags: u16,
-    out: &mut [u8],
-) -> Result<Decoded, Stop> {
-    let mut written = 0;
-    let is_checked = flags & decompress::CHECK != 0;
-    loop {
-        let block = match state.take() {
-            Some(state) => state,
-            None if reader.is_at_end() && !is_checked => {
-                return Ok(Decoded { written, taken: reader.bytes_taken(), state: None });
-            }
-            None => {
-                let (is_last, state) = begin(reader, out, &mut written)?;
-                match state {
-                    Some(state) => state,
-                    None if ends(flags, is_last) => {
-                        return Ok(Decoded { written, taken: reader.bytes_taken(), state: None });
-                    }
-                    None => continue,
+/// Codewords longer than this are not looked up.
+const LOOK_UP_BITS: usize = 10;
+
+/// A code, and what the next bits of the input stand for.
+struct Table {
+    code: Code,
+    /// The symbol, and the length of its codeword in the lowest four bits; 0 for those that are walked.
+    entries: [u16; 1 << LOOK_UP_BITS],
+}
+
+impl Table {
+    fn new(lengths: &[u8]) -> Option<Self> {
+        let code = Code::new(lengths)?;
+        let mut entries = [0; 1 << LOOK_UP_BITS];
+        let (mut codeword, mut symbols) = (0u32, code.sorted.iter());
+        for length in 1..=LOOK_UP_BITS {
+            for symbol in symbols.by_ref().take(code.count[length]) {
+                // In the input the highest bit of a codeword comes first.
+                let begin = (codeword.reverse_bits() >> (32 - length)) as usize;
+                for entry in entries[begin..].iter_mut().step_by(1 << length) {
+                    *entry = symbol << 4 | length as u16;
                 }
+                codeword += 1;
             }
-        };
-        let is_ended = symbols(reader, &block, is_checked, out, &mut written)?;
-        if !is_ended || ends(flags, block.is_last) {
-            let state = (!is_ended).then_some(block);
-            return Ok(Decoded { written, taken: reader.bytes_taken(), state });
+            codeword <<= 1;
+        }
+        Some(Self { code, entries })
+    }
+
+    /// As [`Code::walk`].
+    #[inline]
+    fn symbol(&self, reader: &mut Reader<'_>) -> Result<Option<usize>, NoCode> {
+        let entry = self.entries[reader.peek() as usize % self.entries.len()];
+        let length = usize::from(entry & 15);
+        if length == 0 || length > reader.left() {
+            return self.code.walk(reader);
+        }
+        reader.skip(length);
+        Ok(Some(usize::from(entry >> 4)))
+    }
+}
+
+/// The tables of a block.
+struct Tables {
+    /// The code lengths that they are of.
+    litlens: [u8; FIXED_LITLENS],
+    distances: [u8; FIXED_DISTANCES],
+    litlen: Table,
+    distance: Table,
+}
+
+impl Tables {
+    fn new(state: &State) -> Option<Self> {
+        Some(Self {
+            litlens: state.litlen,
+            distances: state.distance,
+            litlen: Table::new(&state.litlen)?,
+            distance: Table::new(&state.distance)?,
+        })
+    }
+
+    fn are_of(&self, state: &State) -> bool {
+        (&self.litlens, &self.distances) == (&state.litlen, &state.distance)
+    }
+}
+
+/// A decoder. It keeps the tables of the last block: most have the codes of the one before.
+pub struct Inflate {
+    tables: Tables,
+}
+
+impl Inflate {
+    pub fn new() -> Self {
+        Self { tables: Tables::new(&fixed(true)).expect("the fixed codes") }
+    }
+
+    /// Decodes from `reader` into `out`, from the middle of a block if there is a `state`, as far as
+    /// `flags` say.
+    pub fn inflate(
+        &mut self,
+        reader: &mut Reader<'_>,
+        mut state: Option<State>,
+        flags: u16,
+        out: &mut [u8],
+    ) -> Result<Decoded, Stop> {
+        let mut written = 0;
+        let is_checked = flags & decompress::CHECK != 0;
+        loop {
+            let block = match state.take() {
+                Some(state) => state,
+                None if reader.is_at_end() && !is_checked => {
+                    return Ok(Decoded { written, taken: reader.bytes_taken(), state: None });
+                }
+                None => {
+                    let (is_last, state) = begin(reader, out, &mut written)?;
+                    match state {
+                        Some(state) => state,
+                        None if ends(flags, is_last) => {
+                            let taken = reader.bytes_taken();
+                            return Ok(Decoded { written, taken, state: None });
+                        }
+                        None => continue,
+                    }
+                }
+            };
+            if !self.tables.are_of(&block) {
+                self.tables = Tables::new(&block).ok_or(Stop::Error(error::BAD_AECS))?;
+            }
+            let is_ended = symbols(reader, &self.tables, is_checked, out, &mut written)?;
+            if !is_ended || ends(flags, block.is_last) {
+                let state = (!is_ended).then_some(block);
+                return Ok(Decoded { written, taken: reader.bytes_taken(), state });
+            }
         }
     }
 }
@@ -195,7 +281,7 @@ fn header(reader: &mut Reader<'_>, is_last: bool) -> Result<State, Stop> {
     let wanted = litlens + distances;
     let mut n = 0;
     while n < wanted {
-        let symbol = precode.symbol(reader);
+        let symbol = precode.walk(reader);
         let symbol = symbol.map_err(|NoCode| Stop::Error(error::BAD_PRECODE))?.ok_or(ends)?;
         let mut take = |n| reader.take(n).ok_or(ends);
         let (length, times) = match symbol {
@@ -227,14 +313,13 @@ fn header(reader: &mut Reader<'_>, is_last: bool) -> Result<State, Stop> {
 /// Decodes the symbols of a block; whether it ended, or the input did.
 fn symbols(
     reader: &mut Reader<'_>,
-    state: &State,
+    tables: &Tables,
     is_checked: bool,
     out: &mut [u8],
     written: &mut usize,
 ) -> Result<bool, Stop> {
     let no_end = Stop::Error(error::NO_END);
-    let litlen = Code::new(&state.litlen).ok_or(Stop::Error(error::BAD_AECS))?;
-    let distance = Code::new(&state.distance).ok_or(Stop::Error(error::BAD_AECS))?;
+    let Tables { litlen, distance, .. } = tables;
     loop {
         if reader.is_at_end() && !is_checked {
             return Ok(false);
@@ -261,17 +346,29 @@ fn symbols(
         if distance > *written {
             return Err(Stop::Error(error::BEFORE_START));
         }
-        for _ in 0..length {
-            let byte = out[*written - distance];
-            push(out, written, byte)?;
-        }
+        repeat(out, written, length, distance)?;
     }
+}
+
+/// Appends `length` bytes that repeat the last `distance` ones, as many at a time as are there.
+fn repeat(out: &mut [u8], written: &mut usize, length: usize, distance: usize) -> Result<(), Stop> {
+    let from = *written - distance;
+    let end = *written + length;
+    if end > out.len() {
+        return Err(Stop::Full);
+    }
+    while *written < end {
+        let n = (*written - from).min(end - *written);
+        out.copy_within(from..from + n, *written);
+        *written += n;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use octavo_codec::deflate::{Deflate, GENERAL, Inflate, Level};
+    use octavo_codec::deflate::{self, Deflate, GENERAL, Level};
     use proptest::prelude::*;
     use std::vec;
     use std::vec::Vec;
@@ -281,7 +378,8 @@ mod tests {
 
     fn plainly(stream: &[u8], room: usize) -> Result<(usize, Vec<u8>), Stop> {
         let mut out = vec![0; room];
-        let decoded = inflate(&mut Reader::new(stream, 0), None, KERNEL, &mut out)?;
+        let decoded =
+            Inflate::new().inflate(&mut Reader::new(stream, 0), None, KERNEL, &mut out)?;
         out.truncate(decoded.written);
         Ok((decoded.taken, out))
     }
@@ -315,7 +413,7 @@ mod tests {
             }
             // In room for no more than a window no distance is refused by one alone.
             let mut out = vec![0; unit.len()];
-            let codec = Inflate::new().inflate(&stream, &mut out);
+            let codec = deflate::Inflate::new().inflate(&stream, &mut out);
             match (plainly(&stream, unit.len()), codec) {
                 (Ok((taken, bytes)), Ok(inflated)) => {
                     prop_assert_eq!((taken, bytes.len()), (inflated.consumed, inflated.written));
@@ -329,6 +427,80 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn what_is_looked_up_is_what_is_walked(
+            frequencies in proptest::collection::vec(0u32..300, 2..FIXED_LITLENS),
+            input in proptest::collection::vec(any::<u8>(), 0..200),
+            unused in 0usize..30,
+        ) {
+            let mut lengths = [0; FIXED_LITLENS];
+            lengths[..frequencies.len()].copy_from_slice(&code_lengths(&frequencies));
+            let table = Table::new(&lengths).expect("a code");
+            let mut looked_up = Reader::new(&input, unused);
+            let mut walked = looked_up;
+            loop {
+                let symbol = table.symbol(&mut looked_up);
+                prop_assert_eq!(symbol, table.code.walk(&mut walked));
+                prop_assert_eq!(looked_up.left(), walked.left());
+                if !matches!(symbol, Ok(Some(_))) {
+                    break;
+                }
+            }
+        }
+
+        #[test]
+        fn a_match_repeats_byte_by_byte(
+            begin in proptest::collection::vec(any::<u8>(), 1..40),
+            distance in any::<prop::sample::Index>(),
+            length in 3usize..259,
+            room in 0usize..300,
+        ) {
+            let distance = 1 + distance.index(begin.len());
+            let mut out = begin.clone();
+            out.resize(begin.len() + room, 0);
+            let mut written = begin.len();
+            let repeated = repeat(&mut out, &mut written, length, distance);
+            if length > room {
+                prop_assert_eq!(repeated, Err(Stop::Full));
+                return Ok(());
+            }
+            let mut plain = begin;
+            (0..length).for_each(|_| plain.push(plain[plain.len() - distance]));
+            prop_assert_eq!(written, plain.len());
+            prop_assert!(out[..written] == plain);
+        }
+    }
+
+    /// Lengths of a code for these frequencies: any code will do, this has long codewords for small ones.
+    fn code_lengths(frequencies: &[u32]) -> Vec<u8> {
+        let mut histogram = deflate::Histogram::new();
+        histogram.litlen.iter_mut().zip(frequencies).for_each(|(to, from)| *to = *from);
+        let lengths = histogram.lengths().litlen;
+        lengths.into_iter().chain([0; 2]).take(frequencies.len()).collect()
+    }
+
+    #[test]
+    fn codes_that_change_from_block_to_block_are_taken() {
+        let unit = b"abcabcabcabc, and on it goes, abcabc".repeat(20);
+        let mut inflate = Inflate::new();
+        let mut deflate = Deflate::new();
+        for is_dynamic in [true, false, true, true] {
+            let mut stream = [0; 1000];
+            let (level, out) = (Level::L1, &mut stream);
+            let size = match is_dynamic {
+                true => deflate.dynamic(level, &unit, out),
+                false => deflate.fixed(level, &unit, out),
+            };
+            let size = size.expect("room enough");
+            let mut bytes = vec![0; unit.len()];
+            let mut reader = Reader::new(&stream[..size], 0);
+            let decoded = inflate.inflate(&mut reader, None, KERNEL, &mut bytes).expect("a stream");
+            assert_eq!((decoded.written, decoded.taken), (unit.len(), size));
+            assert!(bytes == unit);
+        }
+    }
+
     #[test]
     fn it_stops_and_goes_on_where_it_is_told_to() {
         let mut header = [0; 300];
@@ -336,21 +508,22 @@ mod tests {
         let unused = bits.next_multiple_of(8) - bits;
         let flags = decompress::ENABLE | decompress::SUPPRESS;
         let mut reader = Reader::new(&header[..bits.div_ceil(8)], unused);
-        let decoded = inflate(&mut reader, None, flags, &mut []).expect("a header");
+        let decoded = Inflate::new().inflate(&mut reader, None, flags, &mut []).expect("a header");
         let state = decoded.state.expect("the block begun");
         assert_eq!((decoded.written, state.is_last), (0, true));
         assert_eq!(state.litlen[..LITLENS], GENERAL[0].litlen);
         assert_eq!(state.distance[..DISTANCES], GENERAL[0].distance);
         // Without its last bit it is none.
         let mut reader = Reader::new(&header[..bits.div_ceil(8)], unused + 1);
-        let cut = inflate(&mut reader, None, flags, &mut []);
+        let cut = Inflate::new().inflate(&mut reader, None, flags, &mut []);
         assert_eq!(cut, Err(Stop::Error(error::HEADER_ENDS)));
 
         // Two stored blocks, each with an end: all, or the first alone.
         let stream = [0, 1, 0, 0xfe, 0xff, 7, 1, 1, 0, 0xfe, 0xff, 8];
         let mut out = [0; 4];
         let mut run = |flags| {
-            inflate(&mut Reader::new(&stream, 0), None, flags, &mut out)
+            Inflate::new()
+                .inflate(&mut Reader::new(&stream, 0), None, flags, &mut out)
                 .map(|d| (d.written, d.taken))
         };
         assert_eq!(run(decompress::ENABLE), Ok((2, 12)));

@@ -165,6 +165,18 @@ struct Device {
     /// Engines that compress now, and when one last ended.
     compressing: usize,
     compressed: u64,
+    /// What happens next, and when: found anew whenever something has happened, as whoever polls asks
+    /// much more often.
+    next: Option<(u64, Event)>,
+}
+
+/// What happens in a device, by the place of the engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Event {
+    /// It begins a command.
+    Begin(usize),
+    /// It ends the one that it has.
+    End(usize),
 }
 
 struct Job {
@@ -197,6 +209,7 @@ impl Model {
             queues: (0..queues.len()).filter(|q| queues[*q].device == n).collect(),
             compressing: 0,
             compressed: 0,
+            next: None,
         };
         let devices = (0..numbers.len()).map(device).collect();
         let state = State {
@@ -250,7 +263,7 @@ impl Model {
     /// When the next thing happens in any of the devices; `None` when nothing is on its way.
     #[must_use]
     pub fn next_event(&self) -> Option<u64> {
-        self.lock().next_event(&self.latency)
+        self.lock().next_event()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -301,6 +314,8 @@ impl Machine for Model {
         }
         let ready = now + self.latency.way as u64;
         into.entries.push_back(Entry { ready, descriptor: *descriptor, mishap });
+        let device = into.device;
+        state.find_next(device, &self.latency);
         state.tally.taken += 1;
         Ok(())
     }
@@ -314,7 +329,7 @@ impl Machine for Model {
         let now = self.time(&state);
         state.advance(now, &self.latency, &mut |_| {});
         if matches!(self.clock, Clock::Virtual) {
-            let next = state.next_event(&self.latency).unwrap_or(u64::MAX);
+            let next = state.next_event().unwrap_or(u64::MAX);
             state.now = next.clamp(now + 1, now + LONGEST_PAUSE);
             let now = state.now;
             state.advance(now, &self.latency, &mut |_| {});
@@ -327,6 +342,7 @@ impl Device {
         self.is_gone = true;
         self.engines = [const { None }; wire::DEVICE_ENGINES];
         self.compressing = 0;
+        self.next = None;
     }
 
     /// When an entry at the head of a queue can begin, as far as the device's engines for
@@ -348,18 +364,26 @@ impl State {
     /// Does all that happens until `now`, device by device, in order of time.
     fn advance(&mut self, now: u64, latency: &Latency, ended: &mut dyn FnMut(u64)) {
         for device in 0..self.devices.len() {
-            loop {
-                let done = self.first_done(device).filter(|(_, time)| *time <= now);
-                let begin = self.first_begin(device, latency).filter(|(_, time)| *time <= now);
-                match (begin, done) {
-                    (Some((engine, time)), done) if done.is_none_or(|(_, end)| time <= end) => {
-                        self.begin(device, engine, time, latency);
-                    }
-                    (_, Some((engine, _))) => self.end(device, engine, ended),
-                    _ => break,
+            while let Some((time, event)) = self.devices[device].next.filter(|(at, _)| *at <= now) {
+                match event {
+                    Event::Begin(engine) => self.begin(device, engine, time, latency),
+                    Event::End(engine) => self.end(device, engine, ended),
                 }
+                self.find_next(device, latency);
             }
         }
+    }
+
+    /// Finds what happens next in a device. Of a beginning and an end at the same time the beginning.
+    fn find_next(&mut self, device: usize, latency: &Latency) {
+        let begin = self.first_begin(device, latency);
+        let done = self.first_done(device);
+        self.devices[device].next = match (begin, done) {
+            (Some((engine, time)), done) if done.is_none_or(|(_, end)| time <= end) => {
+                Some((time, Event::Begin(engine)))
+            }
+            (_, done) => done.map(|(engine, time)| (time, Event::End(engine))),
+        };
     }
 
     /// The idle engine that begins next, and when.
@@ -397,10 +421,8 @@ impl State {
         done.min_by_key(|(_, done)| *done)
     }
 
-    fn next_event(&self, latency: &Latency) -> Option<u64> {
-        let of = |device| [self.first_done(device), self.first_begin(device, latency)];
-        let events = (0..self.devices.len()).flat_map(of).flatten();
-        events.map(|(_, time)| time).min()
+    fn next_event(&self) -> Option<u64> {
+        self.devices.iter().filter_map(|device| device.next.map(|(time, _)| time)).min()
     }
 
     /// Executes the command of an engine and writes its completion record.

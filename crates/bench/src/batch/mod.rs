@@ -6,10 +6,10 @@
 //!             single   folio by folio, unit by unit: the plain twin
 //!             batch    sixteen pages of whatever folios, or one larger folio, in a call
 //! ```
-//! Both modes take turns on one store, which stays full meanwhile: what a turn has put is read in
-//! another order than it lies, and freed. A figure is the median of the rounds, a ratio that of the
-//! ratios in each round, so that what else the machine does falls on both sides. Time is that of the
-//! threads on the CPU, so a thread that waits for it is not charged; a lock that is waited for is.
+//! Both modes take turns within a round, 64 pages each, the same pages as often, on one store: what a
+//! round has put is read in another order than it lies, and freed. A figure is the median of the rounds, a
+//! ratio that of the ratios in each round, so that what else the machine does falls on both sides, with how far
+//! it may be off: a difference below that is none. Time is that of the threads on the CPU, so a thread that waits for it is not charged; a lock that is waited for is.
 //!
 //! *Bookkeeping* is what slots, pool and index take. It is measured by itself, with an engine that
 //! compresses nothing (`work::Instant`): of what that run takes, the time is subtracted that the same
@@ -47,9 +47,9 @@ const CODECS: [&str; 6] = [
 /// Threads at once, each with an engine of its own.
 const THREADS: [usize; 2] = [1, 2];
 
-/// How often each mode has its turn, at most: with the codec, and for bookkeeping alone.
-const ROUNDS: usize = 9;
-const BOOK_ROUNDS: usize = 25;
+/// Rounds, at most: with the codec, and for bookkeeping alone.
+const ROUNDS: usize = 99;
+const BOOK_ROUNDS: usize = 49;
 
 /// When so much time is gone, a cell has no further rounds: all has to end within five minutes.
 const BUDGET: Duration = Duration::from_secs(240);
@@ -121,6 +121,7 @@ struct Row {
     bookkeeping_ns: f64,
     /// Both over those of single, in the rows of batches.
     page_vs_single: Option<f64>,
+    page_vs_single_error: Option<f64>,
     bookkeeping_vs_single: Option<f64>,
 }
 
@@ -175,6 +176,7 @@ fn rows_of(codec: Codec, engine: EngineKind, cell: Cell, whole: &Times, books: &
             page_ns: whole.median(op, mode).round(),
             bookkeeping_ns: round(books.median(op, mode)),
             page_vs_single: is_batch.then(|| round(whole.ratio(op))),
+            page_vs_single_error: is_batch.then(|| round(whole.ratio_error(op))),
             bookkeeping_vs_single: is_batch.then(|| round(books.ratio(op))),
         }
     };
@@ -197,6 +199,7 @@ impl fmt::Display for Comparison {
             "cpus",
             "ns a page",
             "of single",
+            "+-",
             "bookkeeping",
             "of single",
         ];
@@ -231,6 +234,7 @@ fn cells(row: &Row) -> Vec<String> {
         row.cpus.to_string(),
         format!("{:.0}", row.page_ns),
         ratio(row.page_vs_single),
+        row.page_vs_single_error.map_or("-".to_owned(), |error| format!("{error:.3}")),
         format!("{:.1}", row.bookkeeping_ns),
         ratio(row.bookkeeping_vs_single),
     ]

@@ -1,4 +1,4 @@
-//! Turns of both modes, and how they are timed.
+//! A round: both modes in turns, and how they are timed.
 
 use super::BatchError;
 use crate::host::cpu_time;
@@ -13,6 +13,7 @@ use octavo_store::{Config, How, PutError, Scratch, Store};
 use rustix::time::ClockId;
 use serde::Serialize;
 use std::hint::black_box;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Barrier;
 use std::time::{Duration, Instant as Clock};
@@ -22,8 +23,12 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Different pages, as many as the largest folio has.
 const PAGES: usize = 512;
 
-/// Pages that a thread stores in a turn: these, several times.
-const TURN: usize = 8 * PAGES;
+/// Pages that a thread stores in a round: these, as often with the one mode as with the other.
+const ROUND: usize = 8 * PAGES;
+
+/// Pages that a mode has in a turn, or one larger folio: it lasts half a millisecond, so that what else
+/// the machine does falls on both.
+const TURN: usize = 64;
 
 /// Pages in one call, where folios are smaller.
 const BATCH: usize = 16;
@@ -75,6 +80,35 @@ pub(super) struct Cell {
     /// Pages of a folio.
     pub(super) folio: usize,
     pub(super) threads: usize,
+}
+
+impl Cell {
+    /// Folios in one call.
+    fn at_once(self) -> usize {
+        (BATCH / self.folio).max(1)
+    }
+
+    /// The mode of call number `n`: turn by turn another, and the next time with the same pages too.
+    fn mode(self, n: usize) -> Mode {
+        let pages = TURN.max(self.folio);
+        let turn = n * self.at_once() * self.folio / pages;
+        let turns = PAGES / pages;
+        Mode::ALL[(turn % turns + turn / turns) % Mode::ALL.len()]
+    }
+
+    /// Calls in the order in which they read: in none, but turn by turn the same mode.
+    fn order(self, seed: u64) -> Vec<usize> {
+        let calls = ROUND / self.folio / self.at_once();
+        let mut random = Random::new(seed);
+        let [single, batch] = Mode::ALL.map(|mode| {
+            let mut of: Vec<usize> = (0..calls).filter(|n| self.mode(*n) == mode).collect();
+            random.shuffle(&mut of);
+            of
+        });
+        let calls = (TURN / self.folio / self.at_once()).max(1);
+        let turns = single.chunks(calls).zip(batch.chunks(calls));
+        turns.flat_map(|(single, batch)| [single, batch]).flatten().copied().collect()
+    }
 }
 
 /// [`PAGES`] pages, none of one word, which compress with every codec.
@@ -134,7 +168,7 @@ impl SizedPages<'_> {
     }
 
     /// The pages of folio number `n`, over and over.
-    fn folio(&self, cell: Cell, n: usize) -> std::ops::Range<usize> {
+    fn folio(&self, cell: Cell, n: usize) -> Range<usize> {
         let start = n * cell.folio * PAGE_SIZE % self.bytes.len();
         start..start + cell.folio * PAGE_SIZE
     }
@@ -198,15 +232,74 @@ impl Times {
 
     /// Of batches over single ones: the median of each round's.
     pub(super) fn ratio(&self, op: Op) -> f64 {
-        let [single, batch] = &self.0[op as usize];
-        median(single.iter().zip(batch).map(|(single, batch)| batch / single).collect())
+        median(self.ratios(op))
     }
 
-    fn push(&mut self, mode: Mode, times: [f64; 2]) {
-        for (op, time) in times.into_iter().enumerate() {
-            self.0[op][mode as usize].push(time);
+    /// How far that may be off: the middle half of the rounds spans so much, over the root of their number.
+    pub(super) fn ratio_error(&self, op: Op) -> f64 {
+        let mut ratios = self.ratios(op);
+        ratios.sort_by(f64::total_cmp);
+        let quarter = ratios.len() / 4;
+        let span = ratios[ratios.len() - 1 - quarter] - ratios[quarter];
+        span / (ratios.len() as f64).sqrt()
+    }
+
+    fn ratios(&self, op: Op) -> Vec<f64> {
+        let [single, batch] = &self.0[op as usize];
+        single.iter().zip(batch).map(|(single, batch)| batch / single).collect()
+    }
+
+    /// One more round.
+    fn push(&mut self, round: Round) {
+        for (all, times) in self.0.iter_mut().zip(round) {
+            all.iter_mut().zip(times).for_each(|(all, time)| all.push(time));
         }
     }
+}
+
+/// What a round takes, nanoseconds a page: of both operations, of both modes.
+type Round = [[f64; 2]; 2];
+
+/// The time of this thread on the CPU, told apart by mode.
+struct Split {
+    times: [Duration; 2],
+    now: Duration,
+}
+
+impl Split {
+    fn new() -> Self {
+        Self { times: [Duration::ZERO; 2], now: cpu_time(ClockId::ThreadCPUTime) }
+    }
+
+    /// What was done since the last time was done in this mode.
+    fn charge(&mut self, mode: Mode) {
+        let before = std::mem::replace(&mut self.now, cpu_time(ClockId::ThreadCPUTime));
+        self.times[mode as usize] += self.now - before;
+    }
+
+    /// Nanoseconds a page: each mode has half of them.
+    fn a_page(self) -> [f64; 2] {
+        self.times.map(|time| time.as_nanos() as f64 / (ROUND / 2) as f64)
+    }
+}
+
+/// Has `call` do all calls in this order, and times them turn by turn.
+fn in_turns(
+    cell: Cell,
+    order: impl Iterator<Item = usize>,
+    mut call: impl FnMut(usize, Mode),
+) -> [f64; 2] {
+    let mut split = Split::new();
+    let mut now = None;
+    for n in order {
+        let mode = cell.mode(n);
+        if let Some(before) = now.replace(mode).filter(|before| *before != mode) {
+            split.charge(before);
+        }
+        call(n, mode);
+    }
+    now.into_iter().for_each(|last| split.charge(last));
+    split.a_page()
 }
 
 /// A store, and all that turns on it need.
@@ -223,7 +316,7 @@ impl<'a> Bench<'a> {
         threads: usize,
     ) -> Result<Self, BatchError> {
         let no_memory = |why: &dyn std::fmt::Display| BatchError::Memory(why.to_string());
-        let capacity_pages = 2 * threads * TURN;
+        let capacity_pages = 2 * threads * ROUND;
         let pool = PoolConfig {
             chain: ChainLength::MAX,
             max_object: Unit::MAX.bytes(),
@@ -246,7 +339,7 @@ impl<'a> Bench<'a> {
         let engine = |cpu| self.engines.engine(&[codec], Unit::K4, cpu);
         let mut workers: Vec<Worker<AnyEngine>> =
             (0..cell.threads).map(|n| Worker::new(self.pages, cell, n, engine(n))).collect();
-        self.turn(&mut workers, Mode::Batch);
+        self.round(&mut workers);
         let is_right = workers.iter().all(|worker| worker.out == self.pages.bytes);
         if !is_right {
             return Err(BatchError::Wrong { codec });
@@ -254,9 +347,7 @@ impl<'a> Bench<'a> {
         let mut times = Times::new();
         let begin = Clock::now();
         while times.rounds() < rounds && (times.rounds() == 0 || begin.elapsed() < time) {
-            for mode in Mode::ALL {
-                times.push(mode, self.turn(&mut workers, mode));
-            }
+            times.push(self.round(&mut workers));
         }
         Ok(times)
     }
@@ -271,33 +362,36 @@ impl<'a> Bench<'a> {
         let engine = || Instant { sizes: &self.pages.sizes, next: 0 };
         let mut workers: Vec<Worker<Instant<'_>>> =
             (0..cell.threads).map(|n| Worker::new(self.pages, cell, n, engine())).collect();
-        self.turn(&mut workers, Mode::Batch);
+        self.round(&mut workers);
         let mut times = Times::new();
         let begin = Clock::now();
         while times.rounds() < rounds && (times.rounds() == 0 || begin.elapsed() < time) {
-            for mode in Mode::ALL {
-                let all = self.turn(&mut workers, mode);
-                let others = at_once(&mut workers, |worker| worker.others(mode));
-                times.push(mode, [all[0] - others[0], all[1] - others[1]]);
-            }
+            let all = self.round(&mut workers);
+            let others = at_once(&mut workers, Worker::others);
+            times.push(each(|op, mode| all[op][mode] - others[op][mode]));
         }
         Ok(times)
     }
 
-    /// A turn of all threads: nanoseconds a page.
-    fn turn<E: Engine + Send>(&self, workers: &mut [Worker<'_, E>], mode: Mode) -> [f64; 2] {
-        at_once(workers, |worker| worker.turn(&self.store, mode))
+    /// A round of all threads.
+    fn round<E: Engine + Send>(&self, workers: &mut [Worker<'_, E>]) -> Round {
+        at_once(workers, |worker| worker.round(&self.store))
     }
+}
+
+/// A round, figure by figure.
+fn each(figure: impl Fn(usize, usize) -> f64) -> Round {
+    [0, 1].map(|op| [0, 1].map(|mode| figure(op, mode)))
 }
 
 /// Has all workers begin at the same time; the mean of what they tell.
 fn at_once<'p, E: Engine + Send>(
     workers: &mut [Worker<'p, E>],
-    work: impl Fn(&mut Worker<'p, E>) -> [f64; 2] + Sync,
-) -> [f64; 2] {
+    work: impl Fn(&mut Worker<'p, E>) -> Round + Sync,
+) -> Round {
     let count = workers.len();
     let (barrier, work) = (Barrier::new(count), &work);
-    let times: Vec<[f64; 2]> = thread::scope(|scope| {
+    let times: Vec<Round> = thread::scope(|scope| {
         let begin = |worker| {
             let barrier = &barrier;
             scope.spawn(move || {
@@ -308,7 +402,7 @@ fn at_once<'p, E: Engine + Send>(
         let threads: Vec<_> = workers.iter_mut().map(begin).collect();
         threads.into_iter().map(|thread| thread.join().expect("a worker ended")).collect()
     });
-    [0, 1].map(|op| times.iter().map(|time| time[op]).sum::<f64>() / count as f64)
+    each(|op, mode| times.iter().map(|time| time[op][mode]).sum::<f64>() / count as f64)
 }
 
 /// What one thread needs.
@@ -318,7 +412,7 @@ struct Worker<'p, E> {
     how: How,
     scratch: Scratch<E>,
     slots: Vec<Result<SlotId, PutError>>,
-    /// The order in which folios are read: groups of them, in none.
+    /// The order in which calls read.
     order: Vec<usize>,
     /// Where pages are read to: each where it lies in `pages`.
     out: Vec<u8>,
@@ -329,10 +423,7 @@ struct Worker<'p, E> {
 
 impl<'p, E: Engine> Worker<'p, E> {
     fn new(pages: &'p SizedPages<'p>, cell: Cell, number: usize, engine: E) -> Self {
-        let folios = TURN / cell.folio;
-        let mut order: Vec<usize> = (0..folios / Self::folios_at_once(cell)).collect();
-        Random::new(number as u64 + 1).shuffle(&mut order);
-        let copies = pages.sizes.iter().sum::<usize>() * (TURN / PAGES);
+        let copies = pages.sizes.iter().sum::<usize>() * (ROUND / PAGES);
         Self {
             pages,
             cell,
@@ -344,118 +435,133 @@ impl<'p, E: Engine> Worker<'p, E> {
                 refusal_bytes: 0,
             },
             scratch: Scratch::with(engine),
-            slots: vec![Err(PutError::OutOfSlots); folios],
-            order,
+            slots: vec![Err(PutError::OutOfSlots); ROUND / cell.folio],
+            order: cell.order(number as u64 + 1),
             out: pages.bytes.to_vec(),
             staged: vec![1; BATCH * FITS_IN],
             copies: vec![0; copies],
         }
     }
 
-    /// Folios in one call.
-    fn folios_at_once(cell: Cell) -> usize {
-        (BATCH / cell.folio).max(1)
-    }
-
-    /// Stores the pages, reads them, frees them: nanoseconds a page of the first two.
-    fn turn(&mut self, store: &Store<Plain>, mode: Mode) -> [f64; 2] {
-        let start = cpu_time(ClockId::ThreadCPUTime);
-        self.put(store, mode);
-        let stored = cpu_time(ClockId::ThreadCPUTime);
-        self.get(store, mode);
-        let read = cpu_time(ClockId::ThreadCPUTime);
+    /// Stores the pages, reads them, frees them: what the first two take.
+    fn round(&mut self, store: &Store<Plain>) -> Round {
+        let calls = 0..self.order.len();
+        let put = in_turns(self.cell, calls, |n, mode| self.put(store, n, mode));
+        let order = std::mem::take(&mut self.order);
+        let get = in_turns(self.cell, order.iter().copied(), |n, mode| self.get(store, n, mode));
+        self.order = order;
         for slot in &self.slots {
             let first = slot.expect("there is room, and every page compresses");
             for at in (0..self.cell.folio).step_by(64) {
                 store.free_run(first.offset(at as u32), self.cell.folio.min(64), u64::MAX);
             }
         }
-        [stored - start, read - stored].map(a_page)
+        [put, get]
     }
 
-    fn put(&mut self, store: &Store<Plain>, mode: Mode) {
-        let at_once = Self::folios_at_once(self.cell);
+    /// The folios of a call.
+    fn folios(&self, call: usize) -> Range<usize> {
+        call * self.cell.at_once()..(call + 1) * self.cell.at_once()
+    }
+
+    fn put(&mut self, store: &Store<Plain>, call: usize, mode: Mode) {
+        let which = self.folios(call);
         let mut folios: [&[u8]; BATCH] = [&[]; BATCH];
-        for (n, slots) in self.slots.chunks_mut(at_once).enumerate() {
-            let folios = &mut folios[..slots.len()];
-            for (i, folio) in folios.iter_mut().enumerate() {
-                *folio = &self.pages.bytes[self.pages.folio(self.cell, n * at_once + i)];
-            }
+        let folios = &mut folios[..which.len()];
+        for (n, folio) in which.clone().zip(&mut *folios) {
+            *folio = &self.pages.bytes[self.pages.folio(self.cell, n)];
+        }
+        let slots = &mut self.slots[which];
+        match mode {
+            Mode::Batch => store.put(&mut self.scratch, self.how, folios, slots),
+            Mode::Single => folios.iter().zip(slots).for_each(|(folio, slot)| {
+                let slot = std::slice::from_mut(slot);
+                store.put_one_by_one(&mut self.scratch, self.how, &[folio], slot);
+            }),
+        }
+    }
+
+    fn get(&mut self, store: &Store<Plain>, call: usize, mode: Mode) {
+        let folios = self.folios(call);
+        let first = self.slots[folios.start].expect("stored");
+        let pages = self.cell.folio as u32;
+        let is_row = (0..)
+            .zip(&self.slots[folios.clone()])
+            .all(|(n, slot)| *slot == Ok(first.offset(n * pages)));
+        let start = self.pages.folio(self.cell, folios.start).start;
+        if mode == Mode::Batch && is_row {
+            let out = &mut self.out[start..][..folios.len() * self.cell.folio * PAGE_SIZE];
+            store.get(&mut self.scratch, first, out).expect("stored");
+            return;
+        }
+        for folio in folios {
+            let slot = self.slots[folio].expect("stored");
+            let out = &mut self.out[self.pages.folio(self.cell, folio)];
             match mode {
-                Mode::Batch => store.put(&mut self.scratch, self.how, folios, slots),
-                Mode::Single => folios.iter().zip(slots).for_each(|(folio, slot)| {
-                    let slot = std::slice::from_mut(slot);
-                    store.put_one_by_one(&mut self.scratch, self.how, &[folio], slot);
-                }),
+                Mode::Batch => store.get(&mut self.scratch, slot, out),
+                Mode::Single => store.get_one_by_one(&mut self.scratch, slot, out),
             }
+            .expect("stored");
         }
     }
 
-    fn get(&mut self, store: &Store<Plain>, mode: Mode) {
-        let at_once = Self::folios_at_once(self.cell);
-        for &group in &self.order {
-            let folios = group * at_once..(group + 1) * at_once;
-            let first = self.slots[folios.start].expect("stored");
-            let pages = self.cell.folio as u32;
-            let is_row = (0..)
-                .zip(&self.slots[folios.clone()])
-                .all(|(n, slot)| *slot == Ok(first.offset(n * pages)));
-            let start = self.pages.folio(self.cell, folios.start).start;
-            if mode == Mode::Batch && is_row {
-                let out = &mut self.out[start..][..folios.len() * self.cell.folio * PAGE_SIZE];
-                store.get(&mut self.scratch, first, out).expect("stored");
-                continue;
-            }
-            for folio in folios {
-                let slot = self.slots[folio].expect("stored");
-                let out = &mut self.out[self.pages.folio(self.cell, folio)];
-                match mode {
-                    Mode::Batch => store.get(&mut self.scratch, slot, out),
-                    Mode::Single => store.get_one_by_one(&mut self.scratch, slot, out),
-                }
-                .expect("stored");
-            }
-        }
-    }
-
-    /// What a turn does beside slots, pool, index and codec, in the same order: looks for fills, hashes,
+    /// What a round does beside slots, pool, index and codec, in the same order: looks for fills, hashes,
     /// copies, of so many pages together; hashes again.
-    fn others(&mut self, mode: Mode) -> [f64; 2] {
-        let together = if mode == Mode::Batch { BATCH } else { 1 };
-        let start = cpu_time(ClockId::ThreadCPUTime);
-        let mut rest = &mut self.copies[..];
-        for first in (0..TURN).step_by(together) {
-            for n in first..first + together {
-                let page = &self.pages.bytes[n % PAGES * PAGE_SIZE..][..PAGE_SIZE];
-                black_box(page[8..] == page[..PAGE_SIZE - 8]);
+    fn others(&mut self) -> Round {
+        let Self { cell, pages, staged, copies, out, order, .. } = self;
+        let call = cell.at_once() * cell.folio;
+        let mut rest = &mut copies[..];
+        let put = in_turns(*cell, 0..order.len(), |n, mode| {
+            let together = if mode == Mode::Batch { BATCH } else { 1 };
+            for first in (n * call..(n + 1) * call).step_by(together) {
+                for n in first..first + together {
+                    let page = &pages.bytes[n % PAGES * PAGE_SIZE..][..PAGE_SIZE];
+                    black_box(page[8..] == page[..PAGE_SIZE - 8]);
+                    black_box(xxh3_64(page));
+                }
+                for n in 0..together {
+                    let size = pages.sizes[(first + n) % PAGES];
+                    let (to, behind) = std::mem::take(&mut rest).split_at_mut(size);
+                    to.copy_from_slice(&staged[n * FITS_IN..][..size]);
+                    rest = behind;
+                }
+            }
+        });
+        let get = in_turns(*cell, order.iter().copied(), |n, _| {
+            for n in n * call..(n + 1) * call {
+                let page = &out[n % PAGES * PAGE_SIZE..][..PAGE_SIZE];
                 black_box(xxh3_64(page));
             }
-            for n in 0..together {
-                let size = self.pages.sizes[(first + n) % PAGES];
-                let (to, behind) = rest.split_at_mut(size);
-                to.copy_from_slice(&self.staged[n * FITS_IN..][..size]);
-                rest = behind;
-            }
-        }
-        let stored = cpu_time(ClockId::ThreadCPUTime);
-        let at_once = Self::folios_at_once(self.cell);
-        for &group in &self.order {
-            for folio in group * at_once..(group + 1) * at_once {
-                let folio = &self.out[self.pages.folio(self.cell, folio)];
-                folio.chunks_exact(PAGE_SIZE).for_each(|page| _ = black_box(xxh3_64(page)));
-            }
-        }
-        let read = cpu_time(ClockId::ThreadCPUTime);
-        [stored - start, read - stored].map(a_page)
+        });
+        [put, get]
     }
-}
-
-fn a_page(time: Duration) -> f64 {
-    time.as_nanos() as f64 / TURN as f64
 }
 
 /// The middle one.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_mode_has_each_page_as_often_as_the_other() {
+        for folio in super::super::FOLIOS {
+            let cell = Cell { folio, threads: 1 };
+            let call = cell.at_once() * folio;
+            let order = cell.order(1);
+            let mut calls = order.clone();
+            calls.sort_unstable();
+            assert!(calls.into_iter().eq(0..ROUND / call), "all calls read, folios of {folio}");
+            let mut had = vec![[0; 2]; PAGES];
+            for n in order {
+                (n * call..(n + 1) * call)
+                    .for_each(|page| had[page % PAGES][cell.mode(n) as usize] += 1);
+            }
+            assert!(had.iter().all(|had| *had == [ROUND / PAGES / 2; 2]), "folios of {folio}");
+        }
+    }
 }

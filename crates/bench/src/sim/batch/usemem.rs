@@ -98,15 +98,6 @@ pub(super) fn run(case: &Case) -> Outcome {
 
     let counters = lives.iter().fold(Counters::default(), |sum, life| sum.plus(life.counters));
     let seconds = |ns: Nanos| ns as f64 * scale as f64 / 1e9;
-    if std::env::var_os("SPREAD").is_some() {
-        let mut t: Vec<String> =
-            lives.iter().map(|l| format!("{:.1}", seconds(l.written))).collect();
-        t.sort();
-        eprintln!(
-            "{t:?} out {:?}",
-            lives.iter().map(|l| l.counters.zswpout * scale / 1000).collect::<Vec<_>>()
-        );
-    }
     let printed = BYTES as f64 / 1024.0 * 9.0 / 8.0;
     Outcome {
         throughput: lives.iter().map(|life| printed / seconds(life.written)).sum(),

@@ -51,7 +51,7 @@ impl Zswap {
     /// # Panics
     /// When there is no memory for it.
     pub(super) fn new(pages: usize, cpus: usize, codec: Codec) -> Self {
-        let arena = Plain::new(pages + SLACK).expect("memory for the store");
+        let arena = Plain::sparse(pages + SLACK).expect("memory for the store");
         let pool = octavo_pool::Config {
             chain: ChainLength::MAX,
             max_object: Unit::MAX.bytes(),
