@@ -6,6 +6,7 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use core::slice;
 use octavo_page::PAGE_SIZE;
+use octavo_page::sync::atomic::AtomicU32;
 
 use crate::handles::Object;
 use crate::zspages::Zspages;
@@ -85,6 +86,8 @@ pub(crate) struct Ground<A> {
     pub arena: A,
     pub shape: Shape,
     pub zspages: Zspages,
+    /// A bit for each lane that compaction could help: only a hint, as each lane knows for itself.
+    pub wasteful: AtomicU32,
 }
 
 impl<A: Arena> Ground<A> {

@@ -65,7 +65,7 @@ const LOOK_FAR: usize = 2;
 /// The stock is at most a 256th of a lane's pages; in tests an 8th, to meet it more often.
 const SPARE_SHIFT: u32 = if cfg!(test) { 3 } else { 8 };
 /// But these pages at least, or a lane with few objects would back and give back all the time.
-const SPARE_LEAST: usize = if cfg!(test) { 1 } else { 16 };
+const SPARE_LEAST: usize = if cfg!(test) { 1 } else { 8 };
 
 /// A lane that wastes so many pages, and more than a 32nd of its pages, is open to all.
 const MUCH: usize = 64;
@@ -136,15 +136,18 @@ pub(crate) struct Lane {
     free: u32,
     /// The zspage that is being emptied, or `NIL`.
     victim: u32,
-    /// Victims of this round, and the pages of the lane when it began.
+    /// Victims of this round, and the pages that it has won: fewer than none when it took some.
     round: u32,
-    round_pages: usize,
+    won: isize,
     /// Where the search for the next one goes on.
     hand: u32,
     /// The zspage opened last: its end is where new objects go.
     open: u32,
-    /// Words of waste that compaction left last time, or fewer when there were fewer since.
-    settled: usize,
+    /// Words of waste that compaction left last time, or fewer when there were fewer since, for each of its
+    /// callers.
+    settled: [usize; 2],
+    /// Whether growth is to be paid for.
+    wasteful: bool,
     stock: Stock,
     dead: Dead,
     /// Zspages that a call which frees many has emptied, and that it will give back.
@@ -160,10 +163,11 @@ impl Lane {
             free: NIL,
             victim: NIL,
             round: 0,
-            round_pages: 0,
+            won: 0,
             hand: 0,
             open: NIL,
-            settled: 0,
+            settled: [0; 2],
+            wasteful: false,
             stock: Stock::new(),
             dead: Dead::new(),
             razed: NIL,
@@ -239,7 +243,7 @@ impl<A: Arena> Held<'_, A> {
     }
 
     /// Places objects of these lengths, each where [`Reach::Hole`] would have it, until one finds no place
-    /// there; gives each to `placed`. Objects that come to lie in one hole, one behind the other, share
+    /// there, or is to pay for new pages; gives each to `placed`. Objects that come to lie in one hole, one behind the other, share
     /// the work on its books: it is out of them until the last of these is carved off.
     pub(crate) fn place_many(
         &mut self,
@@ -258,7 +262,11 @@ impl<A: Arena> Held<'_, A> {
             let Some(hole) = open.or_else(|| self.find(words)) else { break };
             let Ok((object, rest)) = self.carve_off(hole, open.is_none(), len) else { break };
             open = rest;
+            let owes = object.grew && self.lane.wasteful;
             placed(object);
+            if owes {
+                break;
+            }
         }
         open.into_iter().for_each(|rest| self.make_hole(rest));
     }
@@ -280,7 +288,7 @@ impl<A: Arena> Held<'_, A> {
     ) -> Result<(Placed, Option<Run>), AllocError> {
         let full = AllocError::Full(Limit::Objects(self.handles.capacity()));
         let index = self.handles.take(&mut self.lane.free).ok_or(full)?;
-        let words = block_words(len);
+        let (words, before) = (block_words(len), self.lane.count.packed_pages);
         let rest = match self.split(hole, words, self.vacant(hole)) {
             Ok(rest) => rest,
             Err(error) => {
@@ -292,26 +300,29 @@ impl<A: Arena> Held<'_, A> {
             self.end_hole(hole);
         }
         self.make_block(hole, words, index, rest.is_none());
-        Ok((self.reserve(index, Object { place: hole.at + 1, len }), rest))
+        Ok((self.reserve(index, Object { place: hole.at + 1, len }, before), rest))
     }
 
-    /// Counts a new object, and has its handle name it once it is published.
-    fn reserve(&mut self, index: u32, object: Object) -> Placed {
+    /// Counts a new object, and has its handle name it once it is published. `before` it there were so
+    /// many packed pages.
+    fn reserve(&mut self, index: u32, object: Object, before: usize) -> Placed {
         self.lane.count.objects += 1;
         self.lane.count.bytes += object.len;
-        Placed { handle: self.handles.reserve(index, object), index, object }
+        let grew = self.lane.count.packed_pages > before;
+        Placed { handle: self.handles.reserve(index, object), index, object, grew }
     }
 
     fn place_at_once(&mut self, len: usize, reach: Reach) -> Result<Placed, AllocError> {
         let full = AllocError::Full(Limit::Objects(self.handles.capacity()));
         let index = self.handles.take(&mut self.lane.free).ok_or(full)?;
+        let before = self.lane.count.packed_pages;
         let place = if self.is_huge(len) {
             self.place_huge(len, reach)
         } else {
             self.place_packed(block_words(len), index, reach)
         };
         match place {
-            Ok(place) => Ok(self.reserve(index, Object { place, len })),
+            Ok(place) => Ok(self.reserve(index, Object { place, len }, before)),
             Err(error) => {
                 self.handles.put_back(index, &mut self.lane.free);
                 Err(error)
@@ -416,7 +427,7 @@ impl<A: Arena> Held<'_, A> {
         if all {
             self.set_after_hole(hole.end(), false);
         }
-        self.filled(hole.at, words);
+        self.filled(hole.at, words.cast_signed());
     }
 
     /// Opens a new zspage with a block at its front; gives the object's place.
@@ -438,7 +449,7 @@ impl<A: Arena> Held<'_, A> {
     fn release_block(&mut self, block: Run) -> Option<Run> {
         let zspage = self.ground.shape.zspage_of(block.at);
         let whole = self.whole(zspage);
-        self.filled(block.at, (block.words - self.slack(block.at)).wrapping_neg());
+        self.filled(block.at, -(block.words - self.slack(block.at)).cast_signed());
 
         let [left, right] = self.holes_beside(block);
         for beside in [left, right].into_iter().flatten() {
@@ -633,12 +644,13 @@ impl<A: Arena> Held<'_, A> {
         self.lane.count.spare_pages = self.lane.stock.pages();
     }
 
-    /// Counts `words` more words of blocks; fewer when they are a negative number, wrapped.
-    fn filled(&mut self, at: u32, words: u32) {
+    /// Counts a block of `words` words; one less when they are negative.
+    fn filled(&mut self, at: u32, words: i32) {
         let (zspages, zspage) = (&self.ground.zspages, self.ground.shape.zspage_of(at));
-        zspages.set_fill(zspage, zspages.fill(zspage).wrapping_add(words));
-        let change = words.cast_signed() as isize;
-        self.lane.count.packed_words = self.lane.count.packed_words.wrapping_add_signed(change);
+        zspages.set_fill(zspage, zspages.fill(zspage).wrapping_add_signed(words));
+        zspages.set_blocks(zspage, zspages.blocks(zspage).wrapping_add_signed(words.signum()));
+        let words = words as isize;
+        self.lane.count.packed_words = self.lane.count.packed_words.wrapping_add_signed(words);
     }
 
     fn hole(&self, at: u32) -> Run {
@@ -681,4 +693,6 @@ pub(crate) struct Placed {
     pub handle: Handle,
     pub index: u32,
     pub object: Object,
+    /// Whether new pages were taken for it, to be packed.
+    pub grew: bool,
 }

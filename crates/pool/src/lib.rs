@@ -61,6 +61,7 @@ use core::hint::spin_loop;
 use core::ops::Range;
 use core::ptr::NonNull;
 use octavo_page::sync::Mutex;
+use octavo_page::sync::atomic::{AtomicU32, Ordering};
 use octavo_page::{Handle, Unit};
 
 use ground::{Ground, Shape};
@@ -191,7 +192,12 @@ impl<A: Arena> Pool<A> {
             return Err(ConfigError::Arena { pages: arena.pages(), zspage });
         }
         Ok(Self {
-            ground: Ground { arena, shape, zspages: Zspages::new(zspages) },
+            ground: Ground {
+                arena,
+                shape,
+                zspages: Zspages::new(zspages),
+                wasteful: AtomicU32::new(0),
+            },
             handles: Handles::new(config.max_objects),
             lanes: (0..LANES).map(|_| Padded(Mutex::new(Lane::new()))).collect(),
             razing: Mutex::new(()),
@@ -214,12 +220,29 @@ impl<A: Arena> Pool<A> {
     #[allow(unsafe_code)] // The object lies in raw memory.
     pub fn alloc(&self, len: usize, write: impl FnOnce(&mut [u8])) -> Result<Handle, AllocError> {
         self.check_len(len)?;
-        let Placed { handle, index, object } = self.place(len)?;
+        let Placed { handle, index, object, grew } = self.place(len)?;
         // SAFETY: a reserved object stays where it is, and its handle names nothing yet, so nobody
         // else can come by its bytes.
         write(unsafe { self.ground.bytes_mut(object) });
+        // Once its handle names it, it may be moved.
+        let grown = grew.then(|| self.lane_of(object));
         self.handles.publish(index);
+        if let Some(lane) = grown {
+            self.pay(lane);
+        }
         Ok(handle)
+    }
+
+    /// What a new object pays for which pages were taken: where compaction could have won them, a few moves
+    /// in its lane, and in one other lane, whose own thread may work elsewhere now.
+    fn pay(&self, number: usize) {
+        let wasteful = self.ground.wasteful.load(Ordering::Relaxed);
+        for some in [wasteful & 1 << number, wasteful & !(1 << number)] {
+            let number = some.trailing_zeros() as usize;
+            if let Some(mut lane) = self.lanes.get(number).and_then(|lane| lane.0.try_lock()) {
+                self.held(number, &mut lane).pay();
+            }
+        }
     }
 
     fn check_len(&self, len: usize) -> Result<(), AllocError> {

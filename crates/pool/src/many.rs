@@ -47,7 +47,7 @@ impl<A: Arena> Pool<A> {
     #[allow(unsafe_code)] // The objects lie in raw memory.
     fn store_some(&self, objects: &[&[u8]], handles: &mut [Handle]) -> usize {
         let (mut indices, mut places) = ([0; STORES_AT_ONCE], [0; STORES_AT_ONCE]);
-        let count = self.place_some(objects, handles, &mut indices, &mut places);
+        let (count, grown) = self.place_some(objects, handles, &mut indices, &mut places);
         let placed = indices.into_iter().zip(places).take(count);
         for (bytes, (index, place)) in objects.iter().zip(placed) {
             let object = Object { place, len: bytes.len() };
@@ -56,31 +56,35 @@ impl<A: Arena> Pool<A> {
             unsafe { self.ground.bytes_mut(object) }.copy_from_slice(bytes);
             self.handles.publish(index);
         }
+        if let Some(home) = grown {
+            self.pay(home);
+        }
         count
     }
 
     /// Places in the home lane's holes, for the first objects as far as there are some: their handles,
-    /// the indices of these, and where they are; how many.
+    /// the indices of these, and where they are; how many, and the lane if new pages were taken there.
     fn place_some(
         &self,
         objects: &[&[u8]],
         handles: &mut [Handle],
         indices: &mut [u32],
         places: &mut [u32],
-    ) -> usize {
+    ) -> (usize, Option<usize>) {
         let objects = &objects[..objects.len().min(STORES_AT_ONCE)];
         let are_good = objects.iter().take_while(|bytes| self.check_len(bytes.len()).is_ok());
         let lens = are_good.map(|bytes| bytes.len());
         let home = home_lane();
-        let Some(mut lane) = self.lanes[home].0.try_lock() else { return 0 };
+        let Some(mut lane) = self.lanes[home].0.try_lock() else { return (0, None) };
         let mut held = self.held(home, &mut lane);
         held.prefetch_places(lens.clone());
-        let mut count = 0;
+        let (mut count, mut grew) = (0, false);
         held.place_many(lens, |found| {
             (handles[count], indices[count], places[count]) =
                 (found.handle, found.index, found.object.place);
             count += 1;
+            grew |= found.grew;
         });
-        count
+        (count, grew.then_some(home))
     }
 }

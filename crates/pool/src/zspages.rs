@@ -20,7 +20,7 @@ pub(crate) enum Kind {
     Huge,
 }
 
-/// Fields of one zspage, in the order they lie in the table.
+/// Fields of one zspage, in the order they lie in the table: a line of the cache has two zspages.
 const FIELDS: usize = 8;
 const OWNER: usize = 0;
 const FILL: usize = 1;
@@ -30,6 +30,9 @@ const PREV: usize = 4;
 const HOLES: usize = 5;
 const TAIL: usize = 6;
 const DOOMED: usize = 7;
+
+/// Bits of [`PAGES`] that count pages, 256 at most; those above count blocks.
+const PAGES_BITS: u32 = 9;
 
 /// What the lowest bits of an owner say; 0 of a spare.
 const STATE: u32 = 3;
@@ -83,7 +86,7 @@ impl Zspages {
 
     /// Gives an empty zspage back.
     pub(crate) fn give(&self, zspage: u32) {
-        debug_assert_eq!((self.fill(zspage), self.pages(zspage)), (0, 0), "given back empty");
+        debug_assert_eq!((self.fill(zspage), self.get(zspage, PAGES)), (0, 0), "given back empty");
         self.set(zspage, OWNER, 0);
         let mut top = self.spares.load(Ordering::Relaxed);
         loop {
@@ -189,11 +192,20 @@ impl Zspages {
 
     /// Pages that are backed by frames.
     pub(crate) fn pages(&self, zspage: u32) -> u32 {
-        self.get(zspage, PAGES)
+        self.get(zspage, PAGES) & ((1 << PAGES_BITS) - 1)
     }
 
     pub(crate) fn set_pages(&self, zspage: u32, pages: u32) {
-        self.set(zspage, PAGES, pages);
+        self.set(zspage, PAGES, self.blocks(zspage) << PAGES_BITS | pages);
+    }
+
+    /// Blocks of a packed zspage.
+    pub(crate) fn blocks(&self, zspage: u32) -> u32 {
+        self.get(zspage, PAGES) >> PAGES_BITS
+    }
+
+    pub(crate) fn set_blocks(&self, zspage: u32, blocks: u32) {
+        self.set(zspage, PAGES, blocks << PAGES_BITS | self.pages(zspage));
     }
 
     /// Puts the zspage first in the list `head`.

@@ -13,6 +13,7 @@
 //! out, and that is said.
 
 pub mod objects;
+pub mod oracle;
 pub mod systems;
 pub mod work;
 
@@ -215,9 +216,10 @@ pub struct Row {
     ops_per_s: f64,
     /// CPU time of an operation, of all threads together.
     cpu_ns: Option<f64>,
-    /// Of compaction: objects moved, and pages that came free.
+    /// Of compaction: objects moved, pages that came free, and the moves that an oracle needs.
     moves: Option<usize>,
     pages_freed: Option<usize>,
+    moves_oracle: Option<usize>,
 }
 
 /// What the series says of a chain length: averages of five kernel builds on zram with lzo-rle.
@@ -497,6 +499,7 @@ impl Job {
                 cpu_ns: Some(cpu_ns.round()),
                 moves: None,
                 pages_freed: None,
+                moves_oracle: None,
             };
             if told.is_ok() {
                 told = say(&Line::Row(row));
@@ -550,6 +553,7 @@ impl Telling {
             cpu_ns: None,
             moves: state.compacted.and_then(|done| done.moved),
             pages_freed: state.compacted.map(|done| done.pages),
+            moves_oracle: state.compacted.and_then(|done| done.oracle),
         }
     }
 
@@ -620,6 +624,7 @@ impl Comparison {
                 "bare %",
                 "ops/s",
                 "moves",
+                "oracle's",
             ],
             3..,
         );
@@ -641,6 +646,7 @@ impl Comparison {
                 percent(row.overhead_bare),
                 format!("{:.0}", row.ops_per_s),
                 number(row.moves),
+                number(row.moves_oracle),
             ]);
         }
         table

@@ -1,5 +1,6 @@
 //! Who stores the objects: our pool, the series' pool, a `malloc`, the kernel's zsmalloc in zram.
 
+use super::oracle::Layout;
 use super::{PoolError, io_error};
 use crate::host;
 use crate::swap::peer::{self, Keeper};
@@ -8,13 +9,19 @@ use octavo_page::{ByteSize, ChainLength, Handle, PAGE_SIZE};
 use octavo_pager::arena::PoolArena;
 use octavo_pool::classes::ClassRow;
 use octavo_pool::reference::{Ref, Reference};
-use octavo_pool::{Config, Pool};
+use octavo_pool::{Arena, Config, Pool};
 use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions};
 use std::hint::black_box;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// Bytes before a packed object of our pool, and its grain.
+const TAG: usize = 4;
+
+/// Bytes of its pages that an object has to leave to be packed.
+const HUGE_MARGIN: usize = 64;
 
 /// Objects that are read in one call: pages that one folio has.
 const AT_ONCE: usize = 64;
@@ -77,6 +84,11 @@ pub trait System {
     fn classes(&self) -> Vec<ClassRow> {
         Vec::new()
     }
+
+    /// Where the objects lie that compaction may move, where that can be known.
+    fn layout(&self, _names: &[Self::Name]) -> Option<Layout> {
+        None
+    }
 }
 
 /// What compaction did.
@@ -86,6 +98,8 @@ pub struct Compacted {
     pub moved: Option<usize>,
     /// Pages freed.
     pub pages: usize,
+    /// Moves that would have been enough, to one who sees everything at once.
+    pub oracle: Option<usize>,
 }
 
 /// Keeps objects for any number of threads.
@@ -111,7 +125,11 @@ pub trait Shared: Sync {
 }
 
 /// Our pool, in the memory that it has under a program.
-pub struct Octavo(Pool<PoolArena>);
+pub struct Octavo {
+    pool: Pool<PoolArena>,
+    zspage_bytes: usize,
+    max_object: usize,
+}
 
 impl Octavo {
     /// A pool for `objects` objects of `bytes` bytes together, each up to `max_object`.
@@ -129,7 +147,9 @@ impl Octavo {
         let arena = arena.map_err(|why| PoolError::Memory(why.to_string()))?;
         // Churn makes objects larger and smaller, never more.
         let config = Config { chain, max_object, max_objects: objects + 1000 };
-        Pool::new(arena, config).map(Self).map_err(|why| PoolError::Memory(why.to_string()))
+        let pool = Pool::new(arena, config).map_err(|why| PoolError::Memory(why.to_string()))?;
+        let zspage_bytes = chain.get() * max_object.next_multiple_of(PAGE_SIZE);
+        Ok(Self { pool, zspage_bytes, max_object })
     }
 }
 
@@ -137,26 +157,38 @@ impl System for Octavo {
     type Name = Handle;
 
     fn store(&mut self, bytes: &[u8]) -> Result<Handle, PoolError> {
-        self.0.store(bytes).map_err(|why| PoolError::Memory(why.to_string()))
+        self.pool.store(bytes).map_err(|why| PoolError::Memory(why.to_string()))
     }
 
     fn free(&mut self, name: Handle) {
-        self.0.free(name).expect("live");
+        self.pool.free(name).expect("live");
     }
 
     fn compact(&mut self) -> Result<Option<Compacted>, PoolError> {
-        let done = self.0.compact(usize::MAX);
-        Ok(Some(Compacted { moved: Some(done.moved), pages: done.pages_freed }))
+        let done = self.pool.compact(usize::MAX);
+        Ok(Some(Compacted { moved: Some(done.moved), pages: done.pages_freed, oracle: None }))
     }
 
     fn usage(&self) -> Result<Usage, PoolError> {
-        let stats = self.0.stats();
+        let stats = self.pool.stats();
         let (compressed, bare) = (stats.compressed_bytes, stats.pages * PAGE_SIZE);
         Ok(Usage { compressed, used: stats.used_bytes, bare })
     }
 
     fn classes(&self) -> Vec<ClassRow> {
-        self.0.classes().to_vec()
+        self.pool.classes().to_vec()
+    }
+
+    fn layout(&self, names: &[Handle]) -> Option<Layout> {
+        let base = self.pool.arena().base().addr().get();
+        let place = |name: &Handle| {
+            let read = self.pool.read(*name, |bytes| (bytes.as_ptr().addr() - base, bytes.len()));
+            let (at, len) = read.expect("live");
+            // A tag, and words of 4 bytes; huge objects have none, and are not moved.
+            let is_packed = len + HUGE_MARGIN <= self.max_object.next_multiple_of(PAGE_SIZE);
+            is_packed.then(|| (at - TAG, (TAG + len).next_multiple_of(TAG).max(4 * TAG)))
+        };
+        Some(Layout::new(self.zspage_bytes, names.iter().filter_map(place)))
     }
 }
 
@@ -164,23 +196,23 @@ impl Shared for Octavo {
     type Name = Handle;
 
     fn store(&self, bytes: &[u8]) -> Handle {
-        self.0.store(bytes).expect("room")
+        self.pool.store(bytes).expect("room")
     }
 
     fn free(&self, name: Handle) {
-        self.0.free(name).expect("live");
+        self.pool.free(name).expect("live");
     }
 
     fn replace(&self, name: &mut Handle, bytes: &[u8]) {
-        self.0.free(*name).expect("live");
-        *name = self.0.store(bytes).expect("room");
+        self.pool.free(*name).expect("live");
+        *name = self.pool.store(bytes).expect("room");
     }
 
     fn read(&self, names: &[Handle], order: &[usize], out: &mut [u8]) {
         for some in order.chunks(AT_ONCE) {
             let mut handles = [names[0]; AT_ONCE];
             handles.iter_mut().zip(some).for_each(|(handle, &n)| *handle = names[n]);
-            self.0.read_many(&handles[..some.len()], |_, bytes| {
+            self.pool.read_many(&handles[..some.len()], |_, bytes| {
                 out.copy_from_slice(bytes.expect("live"));
                 black_box(&mut *out);
             });
@@ -188,7 +220,7 @@ impl Shared for Octavo {
     }
 
     fn free_all(&self, names: Vec<Handle>) {
-        assert_eq!(self.0.free_many(&names).objects, names.len());
+        assert_eq!(self.pool.free_many(&names).objects, names.len());
     }
 }
 
@@ -206,7 +238,7 @@ impl System for Reference {
     fn compact(&mut self) -> Result<Option<Compacted>, PoolError> {
         let before = self.pages();
         let moved = Some(Reference::compact(self));
-        Ok(Some(Compacted { moved, pages: before - self.pages() }))
+        Ok(Some(Compacted { moved, pages: before - self.pages(), oracle: None }))
     }
 
     fn usage(&self) -> Result<Usage, PoolError> {
@@ -350,7 +382,7 @@ impl System for Zram {
         let before = peer::zram_use(&self.keeper.made)?.used;
         peer::compact_zram(&self.keeper.made)?;
         let freed = before.saturating_sub(peer::zram_use(&self.keeper.made)?.used);
-        Ok(Some(Compacted { moved: None, pages: freed as usize / PAGE_SIZE }))
+        Ok(Some(Compacted { moved: None, pages: freed as usize / PAGE_SIZE, oracle: None }))
     }
 
     fn usage(&self) -> Result<Usage, PoolError> {

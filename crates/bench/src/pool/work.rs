@@ -87,10 +87,13 @@ pub fn phases<S: System>(
     }
     tell(system, now)?;
 
-    let since = Instant::now();
+    let (before, since) = (system.layout(&live), Instant::now());
     if let Some(compacted) = system.compact()? {
         let now = state(system, "compacted", compacted.moved.unwrap_or(0), since)?;
-        tell(system, State { compacted: Some(compacted), ..now })?;
+        let oracle = before.zip(system.layout(&live)).and_then(|(before, after)| {
+            before.least_moves(before.pages().saturating_sub(after.pages()))
+        });
+        tell(system, State { compacted: Some(Compacted { oracle, ..compacted }), ..now })?;
     }
     live.into_iter().for_each(|name| system.free(name));
     Ok(())

@@ -55,7 +55,7 @@ impl<A: Arena> Held<'_, A> {
         let whole = self.whole(zspage);
         let (mut at, mut after_hole, mut fill, mut backed) =
             (whole.at, false, 0, whole.words / PAGE_WORDS);
-        let (mut holes, mut tail) = (0, NIL);
+        let (mut blocks, mut holes, mut tail) = (0, 0, NIL);
         while at < whole.end() {
             if self.tag(at) & HOLE != 0 {
                 let hole = self.hole(at);
@@ -78,6 +78,7 @@ impl<A: Arena> Held<'_, A> {
                 assert_eq!(word.movable().is_none(), is_dead, "unread, alive or dead");
                 assert_eq!(word.object().place, at + 1);
                 fill += block.words - self.slack(at);
+                blocks += 1;
                 count.objects += 1;
                 (at, after_hole) = (block.end(), false);
             }
@@ -86,7 +87,7 @@ impl<A: Arena> Held<'_, A> {
         let zspages = &self.ground.zspages;
         assert_eq!((zspages.holes(zspage), zspages.tail(zspage)), (holes, tail));
         assert_eq!((zspages.fill(zspage), zspages.doomed(zspage)), (fill, 0));
-        assert_eq!(self.ground.zspages.pages(zspage), backed);
+        assert_eq!((zspages.pages(zspage), zspages.blocks(zspage)), (backed, blocks));
         count.packed_words += fill as usize;
         count.packed_pages += backed as usize;
     }

@@ -1,4 +1,4 @@
-//! Compaction: the zspage that wastes most is emptied into the holes of the others.
+//! Compaction: the zspage that wins most by a move is emptied into the holes of the others.
 //!
 //! Nothing new is put into this *victim*: its holes leave the bins. Its objects are moved one by one,
 //! best fit; pages come free as holes close, and in the end the zspage goes back. An object that
@@ -7,6 +7,10 @@
 //! When only holes are left that fit nothing, emptying a zspage is copying it to a fresh one, densely:
 //! still worth it, but dearer the less is wasted. So zspages are emptied in rounds, and a round
 //! that won no page ends the work until there is more waste than it left.
+//!
+//! Who calls for compaction gets it. Besides, growth pays: a new object for which pages are taken, while so
+//! much is wasted, moves a few others. So churn fills no small pool with holes, and what is only freed, or
+//! finds a hole, costs nothing more.
 #![allow(unsafe_code)] // copies objects in raw memory
 
 use super::{HOLE, Held, INDEX, Reach, Run, block_words};
@@ -14,13 +18,39 @@ use crate::Arena;
 use crate::ground::PAGE_WORDS;
 use crate::handles::{NIL, Object, Word};
 use crate::zspages::Kind;
+use octavo_page::sync::atomic::Ordering;
 
 /// Descriptors looked at to choose a zspage to empty.
 const LOOK_VICTIM: u32 = 4096;
-/// A zspage is worth emptying when a 128th of its pages is waste.
-const WORTH_SHIFT: u32 = 7;
+/// A lane that rests takes up its work again when there is a 256th more waste.
+const REST_SHIFT: u32 = 8;
+/// A lane that wastes less, in pages and as a part of what fills it, does not ask new objects to pay.
+const OWED: usize = if cfg!(all(test, not(loom))) { 1 } else { 16 };
+const OWED_PART: usize = 80;
+/// Moves that a new object pays which had the lane grow.
+const PAID: usize = 16;
 /// Zspages emptied without a page won, after which a lane counts as dense.
 const ROUND: u32 = 8;
+
+/// For what there is compaction. Each rests by itself: what is not worth it to one may be to the other.
+#[derive(Clone, Copy)]
+enum Why {
+    /// Somebody asked for it.
+    Asked,
+    /// Growth is to be kept in bounds.
+    Owed,
+}
+
+impl Why {
+    /// A zspage is worth emptying when that costs so many moves for a page at most, were its objects to fill
+    /// a fresh one.
+    const fn worth(self) -> u32 {
+        match self {
+            Self::Asked => 32,
+            Self::Owed => 512,
+        }
+    }
+}
 
 /// What a step of compaction did.
 pub(crate) struct Step {
@@ -38,20 +68,52 @@ enum Evacuated {
 }
 
 impl<A: Arena> Held<'_, A> {
-    /// Moves up to `moves` objects out of the zspage that wastes most, and goes on with the next.
+    /// Moves up to `moves` objects out of the zspage that wins most by a move, and goes on with the next. Gives
+    /// up the stock.
     pub(crate) fn compact(&mut self, moves: usize) -> Step {
+        let before = self.lane.victim;
+        let step = self.tidy(moves, Why::Asked);
+        if step.moved > 0 || before != NIL {
+            self.clear_stock(0..u32::MAX);
+        }
+        step
+    }
+
+    /// What a new object pays that had a lane grow, where compaction could have won the pages.
+    pub(crate) fn pay(&mut self) {
+        if self.lane.wasteful {
+            self.tidy(PAID, Why::Owed);
+        }
+    }
+
+    /// Notes whether growth is to be paid for.
+    pub(super) fn note_waste(&mut self) {
+        let is_settled = self.is_settled(Why::Owed);
+        let is_much = self.lane.count.freeable() >= OWED
+            && self.lane.count.waste() > self.lane.count.packed_words / OWED_PART;
+        let wasteful = is_much && !is_settled;
+        if wasteful != self.lane.wasteful {
+            self.lane.wasteful = wasteful;
+            self.ground.wasteful.fetch_xor(1 << self.number, Ordering::Relaxed);
+        }
+    }
+
+    /// Moves up to `moves` objects out of zspages that are worth it.
+    fn tidy(&mut self, moves: usize, why: Why) -> Step {
         self.bury();
-        let mut step = Step { moved: 0, dense: self.is_settled() };
+        let mut step = Step { moved: 0, dense: self.is_settled(why) };
         if step.dense {
             return step;
         }
         while step.moved < moves && !step.dense {
-            if self.lane.victim == NIL && !self.choose_victim() {
+            if self.lane.victim == NIL && !self.choose_victim(why.worth()) {
                 step.dense = true;
                 break;
             }
-            let victim = self.lane.victim;
-            match self.evacuate(victim, moves - step.moved) {
+            let (victim, before) = (self.lane.victim, self.lane.count.packed_pages);
+            let evacuated = self.evacuate(victim, moves - step.moved);
+            self.lane.won += before.cast_signed() - self.lane.count.packed_pages.cast_signed();
+            match evacuated {
                 Evacuated::Budget(moved) => step.moved += moved,
                 Evacuated::End(moved) => {
                     step.moved += moved;
@@ -59,29 +121,32 @@ impl<A: Arena> Held<'_, A> {
                 }
             }
         }
-        self.clear_stock(0..u32::MAX);
         if step.dense {
             self.lane.round = 0;
-            self.lane.settled = self.lane.settled.max(self.lane.count.waste());
+            let settled = &mut self.lane.settled[why as usize];
+            *settled = self.lane.count.waste().max(*settled);
         }
+        self.note_waste();
         step
     }
 
     /// Whether there is no more waste than compaction could not help last time.
-    fn is_settled(&mut self) -> bool {
+    fn is_settled(&mut self, why: Why) -> bool {
         let waste = self.lane.count.waste();
-        self.lane.settled = self.lane.settled.min(waste);
-        self.lane.victim == NIL
-            && waste < self.lane.settled + (self.lane.count.packed_words >> WORTH_SHIFT)
+        let settled = &mut self.lane.settled[why as usize];
+        *settled = waste.min(*settled);
+        let more = self.lane.count.packed_words >> REST_SHIFT;
+        self.lane.victim == NIL && waste < *settled + more
     }
 
-    /// The emptiest zspage of some, if the lane wastes enough for the trouble.
-    fn choose_victim(&mut self) -> bool {
+    /// Of some zspages the one that wins most by a move, if the lane wastes enough for the trouble.
+    fn choose_victim(&mut self, worth: u32) -> bool {
         if self.lane.count.freeable() == 0 {
             return false;
         }
         let (zspages, used) = (&self.ground.zspages, self.ground.zspages.used());
-        let mut best: Option<(u32, u32)> = None;
+        // Words won by a move, in parts of 2^16.
+        let (mut victim, mut most) = (NIL, u64::from(PAGE_WORDS / worth) << 16);
         for _ in 0..used.min(LOOK_VICTIM) {
             self.lane.hand = if self.lane.hand + 1 < used { self.lane.hand + 1 } else { 0 };
             let zspage = self.lane.hand;
@@ -90,23 +155,20 @@ impl<A: Arena> Held<'_, A> {
             }
             let room = zspages.pages(zspage) * PAGE_WORDS;
             let waste = room - zspages.fill(zspage);
-            // Parts in 2^16 of its pages that it fills.
-            let fullness = (u64::from(zspages.fill(zspage)) << 16).div_euclid(u64::from(room));
+            let gain = (u64::from(waste) << 16) / u64::from(zspages.blocks(zspage));
             // The open one is still being filled, so there has to be more to win.
-            let worth = if zspage == self.lane.open {
-                waste >= (room >> 2).max(2 * PAGE_WORDS)
-            } else {
-                waste >= room >> WORTH_SHIFT
-            };
-            if worth && best.is_none_or(|(_, least)| (fullness as u32) < least) {
-                best = Some((zspage, fullness as u32));
+            let is_filling = zspage == self.lane.open && waste < (room >> 2).max(2 * PAGE_WORDS);
+            if gain > most && !is_filling {
+                (victim, most) = (zspage, gain);
             }
         }
-        let Some((victim, _)) = best else { return false };
+        if victim == NIL {
+            return false;
+        }
         self.for_holes(victim, Self::unlink);
         self.lane.victim = victim;
         if self.lane.round == 0 {
-            self.lane.round_pages = self.lane.count.packed_pages;
+            self.lane.won = 0;
         }
         true
     }
@@ -122,7 +184,7 @@ impl<A: Arena> Held<'_, A> {
             return false;
         }
         self.lane.round = 0;
-        self.lane.count.packed_pages >= self.lane.round_pages
+        self.lane.won <= 0
     }
 
     pub(super) fn for_holes(&mut self, zspage: u32, mut each: impl FnMut(&mut Self, Run)) {

@@ -69,5 +69,6 @@ impl<A: Arena> Held<'_, A> {
             self.release(index, object);
         }
         self.lane.dead.count = 0;
+        self.note_waste();
     }
 }

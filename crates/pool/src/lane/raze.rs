@@ -109,6 +109,7 @@ impl<A: Arena> Held<'_, A> {
         self.lane.count.packed_pages -= zspages.pages(zspage) as usize;
         zspages.set_fill(zspage, 0);
         zspages.set_pages(zspage, 0);
+        zspages.set_blocks(zspage, 0);
         zspages.raze(zspage);
         zspages.link(&mut self.lane.razed, zspage);
     }
@@ -123,5 +124,6 @@ impl<A: Arena> Held<'_, A> {
         if self.lane.count.objects == 0 {
             self.bury();
         }
+        self.note_waste();
     }
 }

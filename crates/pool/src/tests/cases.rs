@@ -240,6 +240,33 @@ fn a_lane_left_behind_is_used_up() {
     }
 }
 
+/// Objects replaced by a thread that moves between two CPUs: what holes it leaves in either lane is moved
+/// together before much more memory is taken.
+#[test]
+fn who_has_the_pool_grow_tidies_it() {
+    let pool = pool(1 << 14, 16, 4096, 9_000);
+    let store = |n: usize| pool.store(&std::vec![n as u8; 440 + n * 7919 % 800]).expect("room");
+    let mut live: Vec<_> = (0..8_000).map(|n| (store(n), n)).collect();
+    for n in 8_000..40_000 {
+        if n % 2_000 == 0 {
+            // Where there is only one, it stays there.
+            octavo_sys::task::CpuSet::only(n / 2_000 % 2).bind(0);
+        }
+        let (handle, _) = live.swap_remove(n * 6007 % live.len());
+        pool.free(handle).expect("live");
+        live.push((store(n), n));
+        if n % 1_000 == 0 {
+            let (freeable, pages) = (pool.freeable_pages(), pool.stats().pages);
+            assert!(freeable * 40 < pages, "{freeable} of {pages} pages, after {n}");
+        }
+    }
+    pool.check();
+    for (handle, n) in live {
+        let is_whole = |bytes: &[u8]| bytes.iter().all(|&byte| byte == n as u8);
+        assert_eq!(pool.read(handle, is_whole), Ok(true));
+    }
+}
+
 #[test]
 fn an_object_that_is_held_stays_where_it_is() {
     let pool = pool(64, 4, 4096, 100);
