@@ -1,7 +1,9 @@
 //! Pairs of one free and one alloc, by threads that share a device.
 //!
 //! The device is filled to a share by all threads in turns, then each thread gives back one of its
-//! folios and takes another, again and again, for as long as a round lasts.
+//! folios and takes another, again and again, for as long as a round lasts. Which folio goes is chosen one
+//! pair ahead, for all allocators: a thread's list of folios is larger than a cache, and a look at it should
+//! not be waited for in the middle of what is measured.
 
 use super::{Pattern, Row, round};
 use crate::host::cpu_time;
@@ -73,6 +75,8 @@ struct Thread {
     held: Vec<SlotId>,
     /// The oldest of what is held, in patterns that give it back first.
     oldest: usize,
+    /// The folio that goes next, and its place in the list.
+    next: (usize, SlotId),
     pairs: u64,
     failures: u64,
     cpu_time: Duration,
@@ -88,6 +92,7 @@ impl<A: Allocator> Side<A> {
                 thread.held.extend(slots.alloc(plan.order, thread.cpu));
             }
         }
+        threads.iter_mut().for_each(|thread| thread.next = (0, thread.held[0]));
         let work = slots.shared_work();
         Self {
             slots,
@@ -170,6 +175,7 @@ impl Thread {
             random,
             held: Vec::new(),
             oldest: 0,
+            next: (0, SlotId::new(0)),
             pairs: 0,
             failures: 0,
             cpu_time: Duration::ZERO,
@@ -187,19 +193,23 @@ impl Thread {
 
     /// Gives one folio back and takes another.
     fn pair<A: Allocator>(&mut self, slots: &A, plan: &Plan) {
-        let at = self.next(plan.pattern);
-        slots.free(self.held[at], plan.order.pages()).expect("its own folio");
-        self.held[at] = loop {
+        let (at, goes) = self.next;
+        let then = self.choose(plan.pattern);
+        let goes_then = self.held[then];
+        slots.free(goes, plan.order.pages()).expect("its own folio");
+        let got = loop {
             // What it gave back is still there, or another thread just took it and gives back soon.
             match slots.alloc(plan.order, self.cpu) {
                 Some(first) => break first,
                 None => self.failures += 1,
             }
         };
+        self.held[at] = got;
+        self.next = (then, if then == at { got } else { goes_then });
     }
 
-    /// Which of the folios goes next.
-    fn next(&mut self, pattern: Pattern) -> usize {
+    /// Which of the folios goes after the next.
+    fn choose(&mut self, pattern: Pattern) -> usize {
         let by_chance = match pattern {
             Pattern::Sequential => false,
             Pattern::Mixed => self.random.below(2) == 0,
