@@ -346,12 +346,12 @@ impl Pager {
         self.armed.load(Ordering::Acquire)
     }
 
-    /// Notes that the program uses `pages`, as was seen at `now`. Where that is too much the evictors may take
-    /// time from it.
+    /// Notes that the program uses `pages`, as was seen at `now`. Where that is too much, and there is something
+    /// to evict, the evictors may take time from it.
     pub(crate) fn measured(&self, pages: u64, now: Duration) {
         self.looked_at.store(now.as_micros() as u64, Ordering::Relaxed);
         self.budget.measured(pages);
-        if self.budget.is_passed() {
+        if self.budget.is_passed() && !self.is_stuck() {
             self.placement.relieve();
         }
     }

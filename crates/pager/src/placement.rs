@@ -45,6 +45,9 @@ const HELPERS: usize = crate::pager::MAX_EVICTORS + 1;
 #[derive(Debug)]
 pub struct Placement {
     all: CpuSet,
+    /// The policy that the program has, and so has who is not bound: one that was started behind all
+    /// others stays there.
+    usual: Policy,
     server: AtomicU32,
     /// Task ids of the other helpers; 0 where there is none.
     others: [AtomicU32; HELPERS],
@@ -62,11 +65,12 @@ struct Bound {
 }
 
 impl Placement {
-    /// Everybody may run anywhere, on the CPUs of the calling task.
+    /// Everybody may run anywhere, on the CPUs of the calling task and with its policy.
     #[must_use]
     pub fn new() -> Self {
         Self {
             all: CpuSet::of_this_task(),
+            usual: Policy::of_this_task(),
             server: AtomicU32::new(0),
             others: [const { AtomicU32::new(0) }; HELPERS],
             bound: Mutex::new(Bound::default()),
@@ -127,11 +131,11 @@ impl Placement {
         self.lone.store(cpu.is_some(), Ordering::Relaxed);
         let (server, others, policy) = match cpu {
             Some(cpu) => (CpuSet::only(cpu), self.all.without(cpu), Policy::Idle),
-            None => (self.all, self.all, Policy::Normal),
+            None => (self.all, self.all, self.usual),
         };
         let id = |id: &AtomicU32| id.load(Ordering::Relaxed) as i32;
         // As an idle one it would wait for those that are still to leave its new CPU.
-        task::set_policy(id(&self.server), Policy::Normal);
+        task::set_policy(id(&self.server), self.usual);
         self.others.iter().map(id).filter(|id| *id != 0).for_each(|id| others.bind(id));
         server.bind(id(&self.server));
         task::set_policy(id(&self.server), policy);

@@ -443,6 +443,16 @@ pub enum Policy {
     Idle = 5,
 }
 
+impl Policy {
+    /// That of the calling task.
+    #[must_use]
+    pub fn of_this_task() -> Self {
+        // SAFETY: no memory is passed.
+        let policy = unsafe { syscall!(Sysno::sched_getscheduler, 0usize) };
+        if policy == Ok(Self::Idle as usize) { Self::Idle } else { Self::Normal }
+    }
+}
+
 /// Sets the policy of task `id`. Without effect where the system forbids it.
 pub fn set_policy(id: i32, policy: Policy) {
     let priority = 0i32;
