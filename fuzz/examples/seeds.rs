@@ -6,7 +6,9 @@
 use flate2::{Compress, Compression, FlushCompress};
 use octavo_codec::deflate::{Deflate, GENERAL, GENERAL_IDS, Level, TableSet};
 use octavo_codec::{Codec, Workspace};
-use octavo_page::config::{RunConfig, Text};
+use octavo_page::config::{
+    BackingConfig, BackingFile, BackingKind, MAX_BACKING_FILES, RunConfig, Text,
+};
 use octavo_page::{ByteSize, ChainLength, EngineKind, PAGE_SIZE, Unit};
 use std::fs;
 use std::io::Result;
@@ -70,6 +72,7 @@ fn by_zlib(page: &[u8], level: u32) -> Vec<u8> {
 
 fn words(corpus: &Path) -> Result<()> {
     let text = Some(Text::new(b"a;%\xff"));
+    let file = BackingFile { fd: 7, priority: -5, kind: BackingKind::Itself, bytes: 1 << 40 };
     let config = RunConfig {
         pid: 4711,
         keeper: 4710,
@@ -80,6 +83,7 @@ fn words(corpus: &Path) -> Result<()> {
         unit: Some(Unit::K16),
         chain: Some(ChainLength::MAX),
         engine: Some(EngineKind::Model),
+        backing: Some(BackingConfig { key: Some(9), files: [Some(file); MAX_BACKING_FILES] }),
     };
     let mut word = String::new();
     config.encode(&mut word).expect("a String takes everything");
