@@ -130,7 +130,7 @@ struct Backed {
 impl Backed {
     fn new(words: &[Word]) -> Arc<Self> {
         let table = Table::new(16);
-        table.publish(SLOT, words, &vec![1; words.len()]);
+        table.publish(SLOT, words, &alloc::vec![1; words.len()]);
         let (in_pool, in_file) = (AtomicU32::new(0), AtomicU32::new(0));
         Arc::new(Self { table, homes: Homes::new(16), in_pool, in_file })
     }
