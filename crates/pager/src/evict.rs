@@ -623,7 +623,7 @@ impl Pager {
 
     /// The life of an evictor: sleeps until there is something to evict, works until there is not.
     pub fn run_evictor(&self, worker: &mut Worker) -> ! {
-        self.placement.note_helper();
+        self.placement.note_evictor();
         loop {
             let idle = self.evict_all(worker);
             self.tidy_at_work();

@@ -16,7 +16,7 @@
 //! ```
 //! The server itself follows, at once; the watch only sees to it that it does not starve.
 
-use crate::pager::Pager;
+use crate::pager::{MAX_EVICTORS, Pager};
 use core::time::Duration;
 use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -38,9 +38,6 @@ const SHORT: Duration = Duration::from_micros(100);
 /// For so long a server that was left waiting stays normal.
 const RECOVERY: Duration = Duration::from_secs(1);
 
-/// Helpers that are kept away from the thread's CPU, at most.
-const HELPERS: usize = crate::pager::MAX_EVICTORS + 1;
-
 /// Where the helpers are bound.
 #[derive(Debug)]
 pub struct Placement {
@@ -49,8 +46,8 @@ pub struct Placement {
     /// others stays there.
     usual: Policy,
     server: AtomicU32,
-    /// Task ids of the other helpers; 0 where there is none.
-    others: [AtomicU32; HELPERS],
+    /// Task ids of the evictors; 0 where there is none.
+    evictors: [AtomicU32; MAX_EVICTORS],
     bound: Mutex<Bound>,
     /// Whether the server is beside a lone thread.
     lone: AtomicBool,
@@ -72,7 +69,7 @@ impl Placement {
             all: CpuSet::of_this_task(),
             usual: Policy::of_this_task(),
             server: AtomicU32::new(0),
-            others: [const { AtomicU32::new(0) }; HELPERS],
+            evictors: [const { AtomicU32::new(0) }; MAX_EVICTORS],
             bound: Mutex::new(Bound::default()),
             lone: AtomicBool::new(false),
         }
@@ -83,12 +80,12 @@ impl Placement {
         self.server.store(task::id() as u32, Ordering::Relaxed);
     }
 
-    /// Notes the calling task as another helper.
-    pub fn note_helper(&self) {
+    /// Notes the calling task as an evictor.
+    pub fn note_evictor(&self) {
         let free = |id: &&AtomicU32| id.load(Ordering::Relaxed) == 0;
         let id = task::id() as u32;
-        let _ = self.others.iter().filter(free).any(|other| {
-            other.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        let _ = self.evictors.iter().filter(free).any(|evictor| {
+            evictor.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         });
     }
 
@@ -136,7 +133,7 @@ impl Placement {
         let id = |id: &AtomicU32| id.load(Ordering::Relaxed) as i32;
         // As an idle one it would wait for those that are still to leave its new CPU.
         task::set_policy(id(&self.server), self.usual);
-        self.others.iter().map(id).filter(|id| *id != 0).for_each(|id| others.bind(id));
+        self.evictors.iter().map(id).filter(|id| *id != 0).for_each(|id| others.bind(id));
         server.bind(id(&self.server));
         task::set_policy(id(&self.server), policy);
     }

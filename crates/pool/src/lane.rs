@@ -243,8 +243,8 @@ impl<A: Arena> Held<'_, A> {
     }
 
     /// Places objects of these lengths, each where [`Reach::Hole`] would have it, until one finds no place
-    /// there, or is to pay for new pages; gives each to `placed`. Objects that come to lie in one hole, one behind the other, share
-    /// the work on its books: it is out of them until the last of these is carved off.
+    /// there, or is to pay for new pages; gives each to `placed`. Objects that come to lie in one hole, one
+    /// behind the other, share the work on its books: it is out of them until the last of these is carved off.
     pub(crate) fn place_many(
         &mut self,
         lens: impl Iterator<Item = usize>,

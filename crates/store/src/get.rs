@@ -230,10 +230,9 @@ impl<A: Arena, D: Device> Store<A, D> {
             decode_prefix(engine, work, object, bytes, room, (offset + span) * PAGE_SIZE)
         };
         let home = self.homes.home(slot, object.unit);
-        let decoded = match home {
-            Home::Pool => self.pool.read(object.handle, decode) == Ok(true),
-            Home::Other(handle) => self.pool.read(handle, decode) == Ok(true),
-            Home::Away(place) => {
+        let decoded = match home.of_words(object.handle) {
+            Ok(handle) => self.pool.read(handle, decode) == Ok(true),
+            Err(place) => {
                 *reads += 1;
                 match self.read_away(reader, (slot, object.unit), place, decode) {
                     Ok(decoded) => decoded,

@@ -52,6 +52,15 @@ const BUSY: u64 = 1 << 63;
 const OTHER: u64 = 1 << 62;
 
 impl Home {
+    /// The handle in the pool of an object whose words have `handle`, or its place elsewhere.
+    pub(crate) fn of_words(self, handle: Handle) -> Result<Handle, Place> {
+        match self {
+            Self::Pool => Ok(handle),
+            Self::Other(handle) => Ok(handle),
+            Self::Away(place) => Err(place),
+        }
+    }
+
     fn bits(self) -> u64 {
         match self {
             Self::Pool => 0,

@@ -63,7 +63,7 @@ pub use write_back::WrittenBack;
 use age::Ages;
 use alloc::sync::Arc;
 use core::fmt;
-use home::{Home, Homes};
+use home::Homes;
 use octavo_backing::file::FileDevice;
 use octavo_backing::{Backing, Device};
 use octavo_codec::Codec;
@@ -122,8 +122,6 @@ pub struct UnitInfo {
     pub wanted: u16,
     /// What is kept of it.
     pub form: Form,
-    /// Whether that is in the backing file.
-    pub is_away: bool,
 }
 
 /// What is kept of a unit.
@@ -217,18 +215,16 @@ impl<A: Arena, D: Device> Store<A, D> {
             Word::Empty | Word::Poisoned => return None,
             Word::Filled(_) => {
                 let form = Form::SameFilled;
-                return Some(UnitInfo { first: slot, pages: 1, wanted: 1, form, is_away: false });
+                return Some(UnitInfo { first: slot, pages: 1, wanted: 1, form });
             }
             Word::Compressed(object) => object,
         };
         let wanted = self.table.wanted(slot, object);
-        let is_away = matches!(self.homes.home(slot, object.unit), Home::Away(_));
         self.table.still(slot, Word::Compressed(object)).then(|| UnitInfo {
             first: first_of_unit(slot, object.unit),
             pages: object.unit.pages(),
             wanted,
             form: object.form(),
-            is_away,
         })
     }
 
@@ -318,10 +314,9 @@ impl<A: Arena, D: Device> Store<A, D> {
         if let Word::Compressed(object) = word
             && self.table.unwant(slot, object)
         {
-            match self.homes.leave(slot, object.unit) {
-                Home::Pool => self.free_object(object.handle),
-                Home::Other(handle) => self.free_object(handle),
-                Home::Away(place) => self.free_away(place),
+            match self.homes.leave(slot, object.unit).of_words(object.handle) {
+                Ok(handle) => self.free_object(handle),
+                Err(place) => self.free_away(place),
             }
         }
     }

@@ -163,7 +163,7 @@ impl<A: Arena, D: Device> Store<A, D> {
     fn hold(&self, slot: SlotId, object: Object) -> Option<Leaving<'_, A>> {
         let unit = object.unit;
         let from = self.homes.begin(slot, unit)?;
-        let handle = handle_at(object, from)?;
+        let handle = from.of_words(object.handle).ok()?;
         // The unit may have been freed before the cell was busy, and another be there.
         let pinned =
             self.table.still(slot, Word::Compressed(object)).then(|| self.pool.pin(handle));
@@ -290,14 +290,5 @@ impl<A: Arena, D: Device> Store<A, D> {
         let reader = reader.get_or_insert_with(|| backing.reader());
         let found = backing.read(reader, &self.homes, owner(slot, unit), place)?;
         Ok(f(found.bytes()))
-    }
-}
-
-/// The handle of an object that is in the pool.
-fn handle_at(object: Object, home: Home) -> Option<Handle> {
-    match home {
-        Home::Pool => Some(object.handle),
-        Home::Other(handle) => Some(handle),
-        Home::Away(_) => None,
     }
 }

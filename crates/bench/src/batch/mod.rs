@@ -9,7 +9,8 @@
 //! Both modes take turns within a round, 64 pages each, the same pages as often, on one store: what a
 //! round has put is read in another order than it lies, and freed. A figure is the median of the rounds, a
 //! ratio that of the ratios in each round, so that what else the machine does falls on both sides, with how far
-//! it may be off: a difference below that is none. Time is that of the threads on the CPU, so a thread that waits for it is not charged; a lock that is waited for is.
+//! it may be off: a difference below that is none. Time is that of the threads on the CPU, so a thread that waits
+//! for it is not charged; a lock that is waited for is.
 //!
 //! *Bookkeeping* is what slots, pool and index take. It is measured by itself, with an engine that
 //! compresses nothing (`work::Instant`): of what that run takes, the time is subtracted that the same
