@@ -101,10 +101,15 @@ fn close_others(mut kept: Vec<i32>) {
     let _ = file::close_range(from, u32::MAX);
 }
 
+/// What a program without its pager is told.
+const LOST: &[u8] = b"octavo: the pager was killed; the program is ended\n";
+
 /// A pager that was heard of.
 struct Pager {
     /// Readable when it has ended.
     process: Fd,
+    /// Whether it had when last looked at, and the program had not.
+    is_lost: bool,
     /// Faults so far, when last looked at, and the average of the last looks.
     faults: u64,
     heat: u64,
@@ -218,7 +223,7 @@ impl Keeper {
                 continue;
             };
             let faults = member.counters.faults.get();
-            self.pagers.insert(pager, Pager { process, faults, heat: 0 });
+            self.pagers.insert(pager, Pager { process, is_lost: false, faults, heat: 0 });
         }
     }
 
@@ -244,12 +249,22 @@ impl Keeper {
         }
     }
 
-    /// Clears the places of members that are gone.
+    /// Clears the places of members that are gone. A program that lost its pager waits for it in vain; it is
+    /// ended, if its guard did not do so before the next look.
     fn bury(&mut self) {
         let ledger = self.ledger;
         for member in ledger.members() {
             let Some(Owner { program, pager }) = member.owner() else { continue };
-            if self.pagers.get(&pager).is_some_and(|known| known.process.is_readable()) {
+            let Some(known) = self.pagers.get_mut(&pager) else { continue };
+            if known.process.is_readable() {
+                let left = self.processes.get(&program).filter(|left| !left.fd.is_readable());
+                if let Some(left) = left.filter(|_| member.depends()) {
+                    if !core::mem::replace(&mut known.is_lost, true) {
+                        continue;
+                    }
+                    task::tell(&left.fd, LOST);
+                    let _ = task::kill(&left.fd);
+                }
                 ledger.clear(member);
                 self.pagers.remove(&pager);
                 if self.processes.get(&program).is_some_and(|process| process.fd.is_readable()) {

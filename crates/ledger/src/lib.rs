@@ -92,6 +92,8 @@ pub struct Member {
     ends: AtomicU32,
     /// 1 when the place is about to be nobody's.
     leaves: AtomicU32,
+    /// 1 when the program cannot go on without its pager.
+    depends: AtomicU32,
     /// The program's name, as the kernel has it: up to 15 bytes.
     name: [AtomicU64; 2],
     /// What it counts.
@@ -331,7 +333,7 @@ impl Ledger {
         for word in [share, unshared, asked, began] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&member.ends, &member.leaves] {
+        for word in [&member.ends, &member.leaves, &member.depends] {
             word.store(0, Ordering::Relaxed);
         }
         member.stored.each().for_each(|gauge| gauge.set(0));
@@ -514,6 +516,17 @@ impl Member {
     #[must_use]
     pub fn ends(&self) -> bool {
         self.ends.load(Ordering::Acquire) == 1
+    }
+
+    /// Says that the program cannot go on without its pager from now on: its memory will be registered.
+    pub fn depend(&self) {
+        self.depends.store(1, Ordering::Release);
+    }
+
+    /// Whether the program cannot go on without its pager, which did not leave by its own will.
+    #[must_use]
+    pub fn depends(&self) -> bool {
+        self.depends.load(Ordering::Acquire) == 1 && self.leaves.load(Ordering::Acquire) == 0
     }
 
     /// What it may use, in pages; `None`: whatever is free.

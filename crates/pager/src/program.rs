@@ -24,7 +24,7 @@ use octavo_sys::file::Fd;
 use octavo_sys::memory::{self, Reserve};
 use octavo_sys::scan::{Is, PageMap, Run};
 use octavo_sys::uffd::{Event, Stopped, Uffd, Waiters, feature};
-use octavo_sys::{Errno, Result, task};
+use octavo_sys::{Errno, Result, task, uring};
 
 /// Pages taken out at once, at most: 1 MiB. One MOVE costs one TLB shootdown whatever its length.
 pub const BATCH: usize = 256;
@@ -155,6 +155,12 @@ impl Program {
         assert!(moved.is_ok(), "the answers could not be put away: {moved:?}");
         // SAFETY: nobody looks into the bin.
         unsafe { staging.bin.discard(bin) };
+    }
+
+    /// Has what is registered stay so until the program's memory is gone. Where the kernel allows no rings
+    /// the descriptors of the helper and its guard have to do.
+    pub fn hold(&self) {
+        let _ = uring::hold(self.uffd.fd());
     }
 
     /// Whether the memory at `address` is registered; waits until that can be told.

@@ -18,9 +18,11 @@
 //! A forked child goes the same way ([`crate::heir`]); where the parent had the rest, the child's helper
 //! makes its own of the copy.
 //!
-//! Were the helper lost while the program lives, evicted pages would read as zeros. So a crash of
-//! the helper kills the program first, and a guard, which shares the helper's descriptors and
-//! keeps the userfaultfd open, kills it when the helper is killed.
+//! Were the helper lost while the program lives, and the userfaultfd with it, evicted pages would read as
+//! zeros. So a crash of the helper kills the program first, and a guard, which shares the helper's
+//! descriptors, kills it when the helper is killed. When both are, as everybody in a cgroup is, one after
+//! the other, a mapping in the program's memory still holds the userfaultfd (`octavo_sys::uring::hold`): its
+//! threads wait for their pages until they are killed themselves, by the keeper if by nobody else.
 #![allow(unsafe_code)] // entry points of new tasks take their argument as an address
 
 use crate::arena::PoolArena;
@@ -430,6 +432,8 @@ fn give_up(error: Errno) -> ! {
 }
 
 fn start_others(pager: &'static Pager, job: &Job, presence: Presence) -> Result<()> {
+    pager.program.hold();
+    pager.member.depend();
     for number in 1..=job.config.evictors() {
         spawn_thread(evictor, Box::new((pager, number)))?;
     }

@@ -126,6 +126,21 @@ impl Drop for Mapping {
     }
 }
 
+/// Has the file of `fd` stay open until this address space ends, whoever closes descriptors or is killed: a
+/// ring has it, and a mapping has the ring. Children do not inherit that.
+///
+/// # Errors
+/// As of [`Ring::new`], and of `io_uring_register(2)`.
+pub fn hold(fd: &Fd) -> Result<()> {
+    const FILES: usize = 2;
+    let Ring { fd: ring, queues, .. } = Ring::new(1)?;
+    let files = [fd.raw()];
+    // SAFETY: the kernel reads one descriptor's number.
+    unsafe { syscall!(Sysno::io_uring_register, ring.raw(), FILES, files.as_ptr(), 1usize) }?;
+    core::mem::forget(queues);
+    Ok(())
+}
+
 /// A ring. What is under way when it is dropped may still be done.
 pub struct Ring {
     fd: Fd,
