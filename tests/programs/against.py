@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Programs under Octavo and under the kernel's swap to zram, at the same total memory, in one run.
+"""Programs under Octavo and under the kernel's swap, at the same total memory, in one run.
 
-The kernel's side is a throw-away memory cgroup and a throw-away zram device. What it takes in all is the
+The kernel's side is a throw-away memory cgroup and throw-away swap. With zram, what it takes in all is the
 cgroup's limit and the most that the device used; the limit is sought so that this comes to `--share` of the
-program's peak, and the median of what it came to is Octavo's limit. Octavo, the kernel and the program
-alone take turns. Needs root: it makes swap and cgroups, and removes them.
+program's peak, and the median of what it came to is Octavo's limit. With `file` it swaps to a file in the
+directory of `--work`, which takes no memory, and Octavo gets a backing file there. Octavo, the kernel and the
+program alone take turns. Needs root: it makes swap and cgroups, and removes them.
 
     tests/programs/against.py                             the list, at half of their peaks
     tests/programs/against.py --only sort240 --times 3 --share 0.35
     tests/programs/against.py --against lz4,lzo-rle --json
+    tests/programs/against.py --against file --only objects --share 0.15
 
 ratio: Octavo's wall time over that of the kernel's better side; 0 where the kernel killed the program in a
 cgroup as large as all the memory, or a part of it. Last line: "against: N slower than the kernel, median
@@ -36,6 +38,9 @@ PATIENCE = 900  # seconds
 SEEK = 4  # runs of the kernel's side to find its limit, at most
 CLOSE = 0.03  # of the memory wanted
 LEAST = 8 * MIB  # of the kernel's limit
+FILE = "file"
+STORED = ("compressed_bytes", "away_bytes", "file_reads")  # in memory and in the file when the program ended
+BACKED = "--backing {work}/against.backing --backing-size 4G --"
 
 
 class Zram:
@@ -75,6 +80,35 @@ class Zram:
         return most
 
 
+class SwapFile:
+    """A file of its own as the first swap, while the context lasts."""
+
+    def __init__(self, directory, size):
+        self.path, self.size = pathlib.Path(directory) / f"against-{os.getpid()}.swap", size
+
+    def __enter__(self):
+        try:
+            with open(self.path, "wb") as file:  # written, not only reserved: swapon refuses holes
+                for _ in range(-(-self.size // MIB)):
+                    file.write(bytes(MIB))
+                os.fsync(file.fileno())
+            self.path.chmod(0o600)
+            subprocess.run(["mkswap", self.path], check=True, capture_output=True)
+            subprocess.run(["swapon", "-p", "32767", self.path], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as why:
+            self.path.unlink(missing_ok=True)
+            raise CgroupError(f"{self.path} cannot be made swap: {why}") from why
+        return self
+
+    def __exit__(self, *_):
+        subprocess.run(["swapoff", self.path], capture_output=True)
+        self.path.unlink(missing_ok=True)
+
+    def most_used(self):
+        """Bytes of memory that it takes."""
+        return 0
+
+
 class Contest:
     """One program, and what each side made of it."""
 
@@ -93,12 +127,12 @@ class Contest:
         """Seconds; no end of them for a run that was killed or is wrong."""
         return run.wall_s if self.is_right(run) else math.inf
 
-    def kernel(self, zram, limit):
+    def kernel(self, swap, limit):
         """A run in a cgroup of `limit` bytes, and the memory that it took in all."""
-        zram.most_used()
+        swap.most_used()
         with Cgroup(f"octavo-against-{os.getpid()}", limit, swaps=True) as cgroup:
             run = run_once(self.program, self.options.work, [], PATIENCE, cgroup)
-        return run, limit + zram.most_used()
+        return run, limit + swap.most_used()
 
     def seek(self, zram):
         """The limit with which the kernel's side takes as much memory as is wanted; a larger one where it
@@ -114,36 +148,39 @@ class Contest:
                 limit = max(LEAST, limit - int((total - self.wanted) * 0.7))
         return limit
 
-    def peer(self, algorithm):
-        """Walls, and bytes in all, of the kernel's side with one of zram's algorithms."""
-        with Zram(algorithm, 2 * self.alone.peak_bytes + 64 * MIB) as zram:
-            limit = self.seek(zram)
-            runs = [self.kernel(zram, limit) for _ in range(self.options.times)]
+    def peer(self, against):
+        """Walls, and bytes in all, of the kernel's side with a swap file or one of zram's algorithms."""
+        size = 2 * self.alone.peak_bytes + 64 * MIB
+        with SwapFile(self.options.work, size) if against == FILE else Zram(against, size) as swap:
+            limit = self.wanted if against == FILE else self.seek(swap)
+            runs = [self.kernel(swap, limit) for _ in range(self.options.times)]
         totals = [total if self.is_right(run) else self.wanted for run, total in runs]
         return [self.wall(run) for run, _ in runs], totals
 
     def octavo(self, memory):
-        """Walls of the program alone and under Octavo, in turns."""
-        alone, under = [self.alone.wall_s], []
+        """Walls of the program alone and under Octavo, in turns; what the store and its file had, of the last."""
+        alone, under, stats = [self.alone.wall_s], [], {}
         for number in range(self.options.times):
             if number:
                 alone.append(run_once(self.program, self.options.work, [], PATIENCE).wall_s)
             run = self.runner.under(self.program, memory, 1, PATIENCE, f"{self.program.name}-{number}")
             under.append(self.wall(run))
-        return alone, under
+            stats = run.stats
+        return alone, under, {key: stats[key] for key in STORED if stats.get("away_bytes")}
 
     def row(self):
         walls, totals = {}, []
         for algorithm in self.options.against:
-            walls[f"zram_{algorithm}"], totals[len(totals):] = self.peer(algorithm)
+            name = FILE if algorithm == FILE else f"zram_{algorithm}"
+            walls[name], totals[len(totals):] = self.peer(algorithm)
         memory = int(statistics.median(totals)) // MIB * MIB
         kernel = min(statistics.median(each) for each in walls.values())
-        walls["alone"], walls["octavo"] = self.octavo(memory)
+        walls["alone"], walls["octavo"], stored = self.octavo(memory)
         row = {"program": self.program.name, "share": self.options.share, "total_memory_bytes": memory}
         for who, each in walls.items():
             row |= {f"{who}_s": number(statistics.median(each)), f"{who}_most_s": number(max(each))}
         octavo = statistics.median(walls["octavo"])
-        return row | {"kernel_s": number(kernel), "ratio": number(octavo / kernel if octavo < math.inf else math.inf)}
+        return row | stored | {"kernel_s": number(kernel), "ratio": number(octavo / kernel if octavo < math.inf else math.inf)}
 
 
 def number(value):
@@ -161,11 +198,15 @@ def main():
     parser.add_argument("--only", default=",".join(LIST), help="names of tests/programs/run.py, with commas")
     parser.add_argument("--times", type=int, default=5, help="runs of each side (%(default)s)")
     parser.add_argument("--share", type=float, default=0.5, help="memory as a share of the peak (%(default)s)")
-    parser.add_argument("--against", default="lz4", help="zram's algorithms, with commas (%(default)s)")
+    parser.add_argument("--against", default="lz4", help="zram's algorithms, with commas, or 'file' (%(default)s)")
     parser.add_argument("--work", default="/tmp/octavo-against", help="directory for data files (%(default)s)")
     parser.add_argument("--json", action="store_true", help="one object on stdout, the table on stderr")
     options = parser.parse_args()
     options.against = options.against.split(",")
+    if FILE in options.against:
+        if options.against != [FILE]:
+            parser.error("'file' is compared by itself: Octavo has a file then too")
+        options.under = options.under.removesuffix("--") + BACKED.format(work=options.work)
     options.trees = options.pss = options.cgroup = False
     os.makedirs(options.work, exist_ok=True)
     everything = {program.name: program for program in singles()}

@@ -20,6 +20,7 @@ use crate::serve::RUN;
 use crate::table::{Place, Word};
 use core::time::Duration;
 use octavo_accel::AnyEngine;
+use octavo_page::sync::atomic::Ordering;
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
 use octavo_store::{Form, PutError, Scratch};
 use octavo_sys::task;
@@ -127,11 +128,14 @@ impl Pager {
                 *slot = Some(stored);
             }
         }
+        // What a file is to take as it is leaves soon.
+        let raw_leaves = self.keeps_raw.load(Ordering::Relaxed);
         let is_stray = |slot: &SlotId| {
             self.store.unit_of(*slot).is_some_and(|unit| match unit.form {
                 Form::SameFilled => false,
                 Form::Compressed(codec) if codec == tier.codec => unit.pages < tier.unit.pages(),
-                Form::Compressed(_) | Form::Raw => true,
+                Form::Compressed(_) => true,
+                Form::Raw => !raw_leaves,
             })
         };
         for slots in block.slots.chunks_exact_mut(tier.unit.pages()) {

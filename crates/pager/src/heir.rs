@@ -235,6 +235,7 @@ impl Pager {
     fn wake_up(&mut self) {
         self.owned.set(0);
         self.shrinker = Mutex::new(Shrinker::default());
+        self.keeps_raw = AtomicBool::new(self.config.backing.is_some());
         self.gate = Gate::new();
         self.bell = Bell::default();
         self.placement = Placement::new();

@@ -161,6 +161,8 @@ pub struct Pager {
     pub(crate) scattered: AtomicBool,
     /// Whether what lies beside a page that is wanted is seldom wanted soon.
     pub(crate) jumps: AtomicBool,
+    /// Whether pages that do not compress are stored as they are: a file takes them.
+    pub(crate) keeps_raw: AtomicBool,
     pub(crate) areas: Box<[Area]>,
     armed: AtomicBool,
     pub(crate) target: Fd,
@@ -334,6 +336,7 @@ impl Pager {
             stuck: AtomicBool::new(false),
             scattered: AtomicBool::new(false),
             jumps: AtomicBool::new(false),
+            keeps_raw: AtomicBool::new(config.backing.is_some()),
             areas: areas.into_boxed_slice(),
             armed: AtomicBool::new(false),
             target,

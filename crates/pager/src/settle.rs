@@ -9,8 +9,9 @@ use crate::program::Brought;
 use crate::serve::WARM;
 use crate::start;
 use crate::table::{Place, Word};
+use octavo_page::sync::atomic::Ordering;
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
-use octavo_store::PutError;
+use octavo_store::{How, PutError};
 use octavo_sys::Errno;
 
 /// Folios handed to the store in one call, at most, and the pages in them: a fork waits for no more.
@@ -33,7 +34,8 @@ impl Pager {
     }
 
     fn store_units(&self, worker: &mut Worker, batch: &mut Batch<'_>, tier: Tier) -> bool {
-        let (how, unit) = (self.how(tier), tier.unit);
+        let unit = tier.unit;
+        let how = How { refusal_bytes: self.refusal_bytes(unit), ..self.how(tier) };
         let staging = batch.staging;
         let mut at = 0;
         while at < batch.pages() {
@@ -66,6 +68,14 @@ impl Pager {
             }
         }
         true
+    }
+
+    /// What it costs, in bytes a page, when the store refuses a unit that does not compress: nothing, for its
+    /// pages stay in the program. But where a file takes them as they are, they need not stay; by single
+    /// pages, of which those that do compress are not written.
+    fn refusal_bytes(&self, unit: Unit) -> usize {
+        let may_be_raw = unit == Unit::K4 && self.keeps_raw.load(Ordering::Relaxed);
+        if may_be_raw { PAGE_SIZE + 1 } else { 0 }
     }
 
     /// Pages that came back and were not written since: their slot is good again.

@@ -7,6 +7,9 @@
 //!
 //!   evictor, between two batches:   a few objects out ── pool compacted ── a segment cleaned
 //! ```
+//! What does not compress goes first, whatever the store takes: kept as it is it frees nothing, and it is
+//! taken out of the program only because a file is there for it.
+//!
 //! It starts long before the limit, so that a fault never waits for a write: the evictors do it, one of them
 //! at a time, as they condense, and give way to a fork between two steps. What is in the file stays stored:
 //! faults read it from there, a child that is filled gets it, and it is freed like the rest.
@@ -128,35 +131,36 @@ impl Pager {
         let now = task::now();
         let stored = (self.store.stats().pool_bytes / PAGE_SIZE) as u64;
         shrinker.is_on = self.budget.wants_shrinking(stored, shrinker.is_on);
-        if !shrinker.is_on || now < shrinker.rests_until || !self.has_file(&mut shrinker) {
+        let is_wanted = shrinker.is_on || self.store.has_raw();
+        if !is_wanted || now < shrinker.rests_until || !self.has_file(&mut shrinker) {
             self.publish_backing(&mut shrinker, now);
             return false;
         }
-        let done = self.write_some();
+        let done = self.write_some(shrinker.is_on);
         self.store.compact(COMPACT_MOVES);
         self.store.clean(&mut worker.scratch);
         self.publish_backing(&mut shrinker, now);
         if let Some(why) = done.stopped {
             self.say_stopped(&mut shrinker, why);
         }
-        if done.nothing || done.stopped.is_some() {
+        self.keeps_raw.store(done.stopped.is_none(), Ordering::Relaxed);
+        if done.stopped.is_some() {
             shrinker.rests_until = now + REST;
-            return false;
         }
-        true
+        done.stopped.is_none() && !done.nothing
     }
 
-    /// Writes a few batches.
-    fn write_some(&self) -> WrittenBack {
+    /// Writes a few batches: of anything, or only of what does not compress.
+    fn write_some(&self, anything: bool) -> WrittenBack {
         if self.is_job_full() {
             let stopped = Some(WriteError::NoRoom);
             return WrittenBack { stopped, ..WrittenBack::default() };
         }
         let (mut bytes, mut last) = (0, WrittenBack::default());
-        while bytes < STEP && last.stopped.is_none() && !last.nothing {
+        while bytes < STEP && (anything || self.store.has_raw()) {
             last = self.store.write_back();
             bytes += last.bytes;
-            if last.objects == 0 {
+            if last.objects == 0 || last.stopped.is_some() {
                 break;
             }
         }
@@ -192,6 +196,7 @@ impl Pager {
                     Opened::Yes
                 }
                 Some(Err(why)) => {
+                    self.keeps_raw.store(false, Ordering::Relaxed);
                     self.say_line(format_args!("{why}; going on without"));
                     Opened::Never
                 }

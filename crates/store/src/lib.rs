@@ -74,7 +74,7 @@ use octavo_pool::Pool;
 use octavo_slots::Slots;
 use stats::{Counters, Tally};
 use table::{Table, first_of_unit};
-use word::{Fill, Word};
+use word::{Fill, RAW, Word};
 use write_back::Writer;
 use xxhash_rust::const_xxh3::const_custom_default_secret;
 use xxhash_rust::xxh3::xxh3_64_with_secret;
@@ -103,10 +103,9 @@ pub struct How {
     pub cpu: usize,
     /// The most bytes that a unit may compress to: one that takes more does not fit.
     pub fits_in: usize,
-    /// What it costs the caller, in bytes for each page, when a folio of several units is refused
-    /// because units of it do not fit. Such units are kept raw while all objects of their folio
-    /// together take less. With 0 a folio is refused with the first of them; so is, whatever this
-    /// says, a folio of one unit.
+    /// What it costs the caller, in bytes for each page, when a folio is refused because units of it
+    /// do not fit. Such units are kept raw while all objects of their folio together take less. With 0
+    /// a folio is refused with the first of them; with more than a page none is.
     pub refusal_bytes: usize,
 }
 
@@ -145,6 +144,8 @@ pub struct Store<A: Arena, D: Device = FileDevice> {
     secret: [u8; 192],
     largest_object: usize,
     counters: Counters,
+    /// The CPU of the slots for what is kept raw, beside those of [`Config::cpus`].
+    raw_cpu: usize,
     away: AtomicUsize,
     backing: Mutex<Option<Arc<Backing<D>>>>,
     writer: Mutex<Writer>,
@@ -173,7 +174,7 @@ impl<A: Arena, D: Device> Store<A, D> {
         let Config { capacity_pages, pool, cpus, seed } = config;
         let slots = octavo_slots::Config {
             capacity: capacity_pages,
-            cpus,
+            cpus: cpus + usize::from(is_backed),
             discards: false,
             clock: octavo_slots::no_clock,
         };
@@ -189,6 +190,7 @@ impl<A: Arena, D: Device> Store<A, D> {
             secret: const_custom_default_secret(seed),
             largest_object,
             counters: Counters::default(),
+            raw_cpu: cpus,
             away: AtomicUsize::new(0),
             backing: Mutex::default(),
             writer: Mutex::default(),
@@ -326,6 +328,18 @@ impl<A: Arena, D: Device> Store<A, D> {
         debug_assert!(freed.is_ok(), "the pool lost {handle:?}");
     }
 
+    /// For which CPU a folio gets its slots, and whether it is to be written back before others: one that
+    /// is kept as it is, of which each page takes a page, where there is a file for it. Such folios have
+    /// clusters of their own.
+    fn lane(&self, how: How, words: &[Word]) -> Lane {
+        let is_raw = |word: &Word| matches!(word, Word::Compressed(object) if object.codec == RAW);
+        if self.homes.are_there() && words.iter().all(is_raw) {
+            Lane { cpu: self.raw_cpu, goes_first: true }
+        } else {
+            Lane { cpu: how.cpu, goes_first: false }
+        }
+    }
+
     fn hash(&self, page: &[u8]) -> u64 {
         xxh3_64_with_secret(page, &self.secret)
     }
@@ -335,6 +349,13 @@ impl<A: Arena, D: Device> fmt::Debug for Store<A, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store").field("stats", &self.counters.read()).finish_non_exhaustive()
     }
+}
+
+/// In which clusters a folio gets its slots.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+struct Lane {
+    cpu: usize,
+    goes_first: bool,
 }
 
 /// Slots on their way back: emptied, not yet to be given out again.

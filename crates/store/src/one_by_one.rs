@@ -57,12 +57,13 @@ impl<A: Arena, D: Device> Store<A, D> {
             at += how.unit.pages();
         }
         let words = &scratch.words[..at];
-        let Some(first) = self.slots.alloc(order, how.cpu) else {
+        let lane = self.lane(how, words);
+        let Some(first) = self.slots.alloc(order, lane.cpu) else {
             self.unstage(words, how);
             return Err(PutError::OutOfSlots);
         };
         self.table.publish(first, words, &scratch.hashes[..at]);
-        self.ages.note(&[first]);
+        self.ages.note(&[first], lane.goes_first);
         Ok(first)
     }
 

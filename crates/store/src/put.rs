@@ -24,7 +24,7 @@
 use crate::scratch::Scratch;
 use crate::stats::Tally;
 use crate::word::{Fill, Object, RAW, Word};
-use crate::{How, PutError, Store};
+use crate::{How, Lane, PutError, Store};
 use core::ops::Range;
 use octavo_accel::{Batch, Engine, Failure, Io, Operation, Outcome, Request, Work};
 use octavo_backing::Device;
@@ -152,8 +152,7 @@ impl Weight {
         self.bytes += bytes;
         // One that came back wrong from a device may fit as well as any other.
         self.is_partly_raw |= matches!(outcome, Err(Failure::DoesNotFit | Failure::Corrupt));
-        let worth = if pages == how.unit.pages() { 0 } else { how.refusal_bytes * pages };
-        if self.is_partly_raw && self.bytes >= worth {
+        if self.is_partly_raw && self.bytes >= how.refusal_bytes * pages {
             return Err(PutError::DoesNotFit);
         }
         Ok(kept)
@@ -475,9 +474,10 @@ impl<A: Arena, D: Device> Store<A, D> {
             if round.is_refused(n) {
                 tally.count_refused(order.pages(), round.results[n]);
             } else {
-                if row.len == FOLIOS_AT_ONCE || row.order != order {
+                let lane = self.lane(round.how, &round.words[at..at + order.pages()]);
+                if row.len == FOLIOS_AT_ONCE || (row.order, row.lane) != (order, lane) {
                     self.publish(round, &row, tally);
-                    row = Row { order, ..Row::default() };
+                    row = Row { order, lane, ..Row::default() };
                 }
                 row.folios[row.len] = (n, at);
                 row.len += 1;
@@ -490,7 +490,7 @@ impl<A: Arena, D: Device> Store<A, D> {
     /// Takes slots for the folios of a row, and publishes them there.
     fn publish(&self, round: &mut Round<'_, '_>, row: &Row, tally: &mut Tally) {
         let mut firsts = [SlotId::new(0); FOLIOS_AT_ONCE];
-        let given = self.slots.alloc_many(row.order, round.how.cpu, &mut firsts[..row.len]);
+        let given = self.slots.alloc_many(row.order, row.lane.cpu, &mut firsts[..row.len]);
         for (n, (folio, at)) in row.folios[..row.len].iter().enumerate() {
             let words = &round.words[*at..][..row.order.pages()];
             if n < given {
@@ -501,13 +501,14 @@ impl<A: Arena, D: Device> Store<A, D> {
                 self.unstage(words, round.how);
             }
         }
-        self.ages.note(&firsts[..given]);
+        self.ages.note(&firsts[..given], row.lane.goes_first);
     }
 }
 
-/// Folios of one order that get their slots together.
+/// Folios of one order and lane that get their slots together.
 struct Row {
     order: Order,
+    lane: Lane,
     /// The place of each in the round, and pages before it.
     folios: [(usize, usize); FOLIOS_AT_ONCE],
     len: usize,
@@ -515,7 +516,8 @@ struct Row {
 
 impl Default for Row {
     fn default() -> Self {
-        Self { order: Order::PAGE, folios: [(0, 0); FOLIOS_AT_ONCE], len: 0 }
+        let lane = Lane::default();
+        Self { order: Order::PAGE, lane, folios: [(0, 0); FOLIOS_AT_ONCE], len: 0 }
     }
 }
 

@@ -9,7 +9,8 @@
 //! Nobody who reads or frees waits for any of this: see `home.rs`. What is in the file is what was in the
 //! pool, byte for byte; the word says which codec made it and the hash of each page is in its table as ever.
 //!
-//! A unit goes whole, whatever is left of it. Same-filled pages have no object and stay.
+//! A unit goes whole, whatever is left of it. Same-filled pages have no object and stay. Units that are kept
+//! as they are go first ([`Store::has_raw`]): they lie in clusters of their own (`lib.rs`, `Lane`).
 
 use crate::age::{CLUSTER, Oldest};
 use crate::home::{Home, owner};
@@ -76,6 +77,12 @@ impl<A: Arena> Batch<'_, A> {
 }
 
 impl<A: Arena, D: Device> Store<A, D> {
+    /// Whether there are units that are kept as they are, and were not gone through to be written back.
+    #[must_use]
+    pub fn has_raw(&self) -> bool {
+        self.ages.first(self.slots.touched()).is_some()
+    }
+
     /// Writes a batch of the oldest objects back. Nothing when there is no backing, or another thread is
     /// at it.
     pub fn write_back(&self) -> WrittenBack {
@@ -191,7 +198,7 @@ impl<A: Arena, D: Device> Store<A, D> {
                 Ok(handle) => handle.map_err(|_| BackError::NoRoom)?,
             };
             if self.homes.bring_back(slot, object.unit, place, handle) {
-                self.ages.note(&[slot]);
+                self.ages.note(&[slot], false);
                 self.free_away(place);
                 return Ok(true);
             }

@@ -276,10 +276,15 @@ fn a_unit_that_does_not_fit_is_kept_raw_where_that_beats_a_refusal() {
         holds(&store, &mut scratch, &mixed, &out);
         leaves_nothing(&store, &mixed, &out);
     }
-    // Where nothing compresses, raw is no better than refused.
-    let bad = vec![(0..16).flat_map(noise).collect::<Vec<u8>>()];
+    // Where nothing compresses, raw is no better than refused, unless the caller says that it is.
+    let bad = vec![(0..16).flat_map(noise).collect::<Vec<u8>>(), noise(16)];
     let out = put(&store, &mut scratch, how(Unit::K4, PAGE_SIZE), &bad);
-    assert_eq!(out, [Err(PutError::DoesNotFit)]);
+    assert_eq!(out, [Err(PutError::DoesNotFit); 2]);
+    leaves_nothing(&store, &bad, &out);
+    let out = put(&store, &mut scratch, how(Unit::K4, PAGE_SIZE + 1), &bad);
+    assert!(out.iter().all(Result::is_ok));
+    assert_eq!(store.stats().raw_pages, 17);
+    holds(&store, &mut scratch, &bad, &out);
     leaves_nothing(&store, &bad, &out);
 }
 

@@ -5,7 +5,7 @@ mod common;
 #[path = "../../backing/tests/rig/mod.rs"]
 mod rig;
 
-use common::{Random, TestArena, codecs, folio, scratch};
+use common::{Random, TestArena, codecs, folio, page, scratch};
 use octavo_backing::{Backing, Cleaned, Geometry, WriteError};
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
 use octavo_store::{BackError, Config, GetError, How, PutError, Scratch, Store};
@@ -96,6 +96,46 @@ fn what_was_written_back_reads_as_before_in_every_unit() {
     }
     assert_eq!(file(&store).live_bytes, 0, "what is freed is freed there");
     assert_eq!(store.stats().stored_pages, 0);
+}
+
+/// Stores pages one by one, those that do not compress as they are.
+fn put_pages(store: &Backed, scratch: &mut Scratch, pages: &[Vec<u8>]) -> Vec<SlotId> {
+    let (codec, unit, refusal_bytes) = (codecs()[0], Unit::K4, PAGE_SIZE + 1);
+    let how = How { codec, unit, cpu: 0, fits_in: unit.bytes() / 8 * 7, refusal_bytes };
+    let folios: Vec<_> = pages.iter().map(Vec::as_slice).collect();
+    let mut out = vec![Err(PutError::OutOfSlots); folios.len()];
+    store.put(scratch, how, &folios, &mut out);
+    out.into_iter().map(|slot| slot.expect("room")).collect()
+}
+
+#[test]
+fn what_does_not_compress_goes_first() {
+    let (store, _, mut scratch) = backed(8192, 64);
+    assert!(!store.has_raw());
+    // Some of each kind by turns, of those that compress more than a cluster.
+    let noise: Vec<_> = (0..300).map(|n| page(8 * n + 2)).collect();
+    let others: Vec<_> = (0..700).map(|n| page(8 * n + 5)).collect();
+    let (mut raw, mut rest) = (Vec::new(), Vec::new());
+    for (noise, others) in noise.chunks(30).zip(others.chunks(70)) {
+        rest.extend(put_pages(&store, &mut scratch, others));
+        raw.extend(put_pages(&store, &mut scratch, noise));
+    }
+    while store.has_raw() {
+        assert!(store.write_back().stopped.is_none());
+    }
+    assert!(raw.iter().all(|slot| store.is_away(*slot)));
+    assert!(!rest.iter().any(|slot| store.is_away(*slot)));
+    assert_eq!(file(&store).live_bytes, (noise.len() * PAGE_SIZE) as u64);
+    // What is freed makes room for others of its kind, which go first again.
+    store.free(&raw[..20]);
+    raw.splice(..20, put_pages(&store, &mut scratch, &noise[..20]));
+    assert!(store.has_raw());
+    assert_eq!(write_all(&store), None);
+    for (slot, page) in raw.iter().chain(&rest).zip(noise.iter().chain(&others)) {
+        assert!(
+            store.is_away(*slot) && get(&store, &mut scratch, *slot, 1).expect("there") == *page
+        );
+    }
 }
 
 #[test]
