@@ -120,6 +120,15 @@ impl<A: Arena> Ground<A> {
         unsafe { self.word(at).write(value) }
     }
 
+    /// The first word of an object that is dead.
+    ///
+    /// # Safety
+    /// Nobody reads the object, and its space was not given back: its bytes are the caller's.
+    pub(crate) unsafe fn link(&self, object: Object) -> NonNull<u32> {
+        // SAFETY: a block's pages are committed until its space is given back, and it has a word at least.
+        unsafe { self.word(object.place) }
+    }
+
     /// Copies the bytes of an object to the words from `to` on.
     ///
     /// # Safety

@@ -22,8 +22,10 @@
 //! - `read` takes no lock. It pins the object in its handle's word; a pinned object is neither moved
 //!   nor is its space reused. Freeing a pinned object ends its handle at once; the space goes back
 //!   with the last pin.
-//! - `alloc`, `free` and `compact` take the lock of one lane for the bookkeeping. The bytes are
-//!   written outside it. Threads that store at the same time use different lanes.
+//! - `alloc` and `compact` take the lock of one lane for the bookkeeping. The bytes are written outside
+//!   it. Threads that store at the same time use different lanes.
+//! - `free` takes it if nobody has it, and otherwise leaves the dead object to whoever takes it next: it
+//!   waits for nobody.
 //! - Lock order: `razing`, which is only ever tried, then a lane's lock. A thread holds at most one
 //!   lane's lock, and takes no other lock of the pool while it does; the arena is called with a lane's lock held, so the arena must not call the pool.
 //!
@@ -40,6 +42,7 @@ mod error;
 mod ground;
 mod handles;
 mod lane;
+mod left;
 mod many;
 mod pinned;
 mod plain;
@@ -67,6 +70,7 @@ use octavo_page::{Handle, Unit};
 use ground::{Ground, Shape};
 use handles::{Handles, Killed, Object};
 use lane::{Held, Lane, Placed, Reach, Runs};
+use left::Left;
 use zspages::Zspages;
 
 /// Most objects a pool can be made for.
@@ -168,9 +172,12 @@ pub struct Pool<A> {
     razing: Mutex<()>,
 }
 
-/// A lane's lock on cache lines of its own.
+/// A lane's lock, and what was left to its next holder, on cache lines of their own.
 #[repr(align(128))]
-struct Padded(Mutex<Lane>);
+struct Padded {
+    lock: Mutex<Lane>,
+    left: Left,
+}
 
 impl<A: Arena> Pool<A> {
     /// An empty pool in `arena`. Tables are sized here for the capacity and touched as it is used.
@@ -199,7 +206,9 @@ impl<A: Arena> Pool<A> {
                 wasteful: AtomicU32::new(0),
             },
             handles: Handles::new(config.max_objects),
-            lanes: (0..LANES).map(|_| Padded(Mutex::new(Lane::new()))).collect(),
+            lanes: (0..LANES)
+                .map(|_| Padded { lock: Mutex::new(Lane::new()), left: Left::new() })
+                .collect(),
             razing: Mutex::new(()),
         })
     }
@@ -239,7 +248,7 @@ impl<A: Arena> Pool<A> {
         let wasteful = self.ground.wasteful.load(Ordering::Relaxed);
         for some in [wasteful & 1 << number, wasteful & !(1 << number)] {
             let number = some.trailing_zeros() as usize;
-            if let Some(mut lane) = self.lanes.get(number).and_then(|lane| lane.0.try_lock()) {
+            if let Some(mut lane) = self.lanes.get(number).and_then(|lane| lane.lock.try_lock()) {
                 self.held(number, &mut lane).pay();
             }
         }
@@ -411,7 +420,7 @@ impl<A: Arena> Pool<A> {
         let home = home_lane();
         for step in 0..LANES {
             let number = (home + step) % LANES;
-            let Some(mut lane) = self.lanes[number].0.try_lock() else { continue };
+            let Some(mut lane) = self.lanes[number].lock.try_lock() else { continue };
             let reach = if step == 0 || lane.wastes() { Reach::Hole } else { Reach::Tight };
             if let Ok(placed) = self.held(number, &mut lane).place(len, reach) {
                 return Ok(placed);
@@ -431,8 +440,13 @@ impl<A: Arena> Pool<A> {
         Err(refused)
     }
 
+    /// Gives back the space of an object that is dead and that nobody reads, or has that done.
     fn release(&self, index: u32, object: Object) {
-        self.locked(self.lane_of(object), |mut lane| lane.take_dead(index, object));
+        let number = self.lane_of(object);
+        match self.lanes[number].lock.try_lock() {
+            Some(mut lane) => self.held(number, &mut lane).take_dead(index, object),
+            None => self.lanes[number].left.push(&self.ground, index, object),
+        }
     }
 
     /// The lane of an object that is still there: its zspage cannot change hands.
@@ -445,7 +459,7 @@ impl<A: Arena> Pool<A> {
     }
 
     fn locked<R>(&self, number: usize, work: impl FnOnce(Held<'_, A>) -> R) -> R {
-        let lane = &self.lanes[number].0;
+        let lane = &self.lanes[number].lock;
         let spun = (0..SPINS).find_map(|_| {
             let taken = lane.try_lock();
             if taken.is_none() {
@@ -456,8 +470,13 @@ impl<A: Arena> Pool<A> {
         work(self.held(number, &mut spun.unwrap_or_else(|| lane.lock())))
     }
 
+    /// A lane whose lock was taken, with what was left there taken in.
     fn held<'a>(&'a self, number: usize, lane: &'a mut Lane) -> Held<'a, A> {
-        Held { ground: &self.ground, handles: &self.handles, number, lane }
+        let mut held = Held { ground: &self.ground, handles: &self.handles, number, lane };
+        self.lanes[number].left.take(&self.ground, &self.handles, |index, object| {
+            held.take_dead(index, object);
+        });
+        held
     }
 
     /// Walks everything and panics where an invariant does not hold. Nobody else may be at work.

@@ -75,7 +75,7 @@ impl<A: Arena> Pool<A> {
         let are_good = objects.iter().take_while(|bytes| self.check_len(bytes.len()).is_ok());
         let lens = are_good.map(|bytes| bytes.len());
         let home = home_lane();
-        let Some(mut lane) = self.lanes[home].0.try_lock() else { return (0, None) };
+        let Some(mut lane) = self.lanes[home].lock.try_lock() else { return (0, None) };
         let mut held = self.held(home, &mut lane);
         held.prefetch_places(lens.clone());
         let (mut count, mut grew) = (0, false);

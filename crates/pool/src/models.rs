@@ -124,6 +124,29 @@ fn read_beside_free_beside_compaction() {
 }
 
 #[test]
+fn frees_beside_who_holds_the_lane() {
+    explore(|| {
+        let pool = pool();
+        let (first, second) = two_zspages(&pool);
+        let freer = {
+            let pool = pool.clone();
+            thread::spawn(move || assert_eq!(pool.free(first), Ok(LEN)))
+        };
+        let other = {
+            let pool = pool.clone();
+            thread::spawn(move || assert_eq!(pool.free(second), Ok(LEN)))
+        };
+        // Holds the lanes one after the other.
+        pool.freeable_pages();
+        freer.join().expect("freed once");
+        other.join().expect("freed once");
+        assert_eq!(pool.stats().objects, 0);
+        pool.check();
+        assert_eq!(pool.arena().committed(), 0);
+    });
+}
+
+#[test]
 fn two_frees_of_one_object() {
     explore(|| {
         let pool = pool();
