@@ -1,7 +1,11 @@
 """How much memory a program uses, and a tree of them, seen from outside.
 
-    One    one process: exact, since it stands still meanwhile
+    One    one process, which stands still meanwhile
     Tree   who belongs to it, and what all have together; nobody is stopped, since a shell would notice
+
+The kernel sums PSS by a walk through the mappings. Octavo's helpers move pages from one to another all the
+while, and what is moved ahead of the walk counts twice: megabytes, where the walk has to wait for a CPU. RssAnon
+is one number, and never less than what anonymous memory a process has; so the lesser of the two is right.
 
 A process belongs to the tree if it is of the session of the first or below a process of the tree: one
 that leaves both at once (a daemon between two looks) is missed. Processes with one address space (a
@@ -24,11 +28,11 @@ syscall = ctypes.CDLL(None).syscall
 
 def managed_pss(pid):
     """PSS in bytes of what Octavo answers for: private anonymous memory that can be read and written,
-    its own pool and tables included, without stacks. The program stands still meanwhile: a page that
-    leaves one mapping and comes to another would count twice."""
-    total, counts = 0, False
+    its own pool and tables included, without stacks. The program stands still meanwhile."""
+    total, counts, most = 0, False, 0
     try:
         os.kill(pid, signal.SIGSTOP)
+        most = anonymous_rss(pid)
         with open(f"/proc/{pid}/smaps") as smaps:
             for line in smaps:
                 words = line.split()
@@ -37,23 +41,35 @@ def managed_pss(pid):
                     counts = words[1] == "rw-p" and anonymous
                 elif counts and words[0] == "Pss:":
                     total += int(words[1]) * 1024
+        most = max(most, anonymous_rss(pid))
     except (OSError, ValueError):
         pass  # it has just ended
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
-    return total
+    return min(total, most)
+
+
+def anonymous_rss(pid):
+    """Bytes of anonymous memory of a process, what it shares counted in full; 0 if it has ended."""
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{pid}/status") as status:
+            for line in status:
+                if line.startswith("RssAnon:"):
+                    return int(line.split()[1]) * 1024
+    return 0
 
 
 def anonymous_pss(pid):
     """Bytes of anonymous memory of a process, what it shares counted in part; 0 if it has ended.
 
     Somewhat more than what counts: of stacks, and of mappings of files the pages written to."""
+    most = anonymous_rss(pid)
     with contextlib.suppress(OSError):
         with open(f"/proc/{pid}/smaps_rollup") as rollup:
             for line in rollup:
                 if line.startswith("Pss_Anon:"):
-                    return int(line.split()[1]) * 1024
+                    return min(int(line.split()[1]) * 1024, max(most, anonymous_rss(pid)))
     return 0
 
 
