@@ -43,6 +43,12 @@ STORED = ("compressed_bytes", "away_bytes", "file_reads")  # in memory and in th
 BACKED = "--backing {work}/against.backing --backing-size 4G --"
 
 
+def swap_on(path):
+    """Has the kernel swap to `path` before all else."""
+    subprocess.run(["mkswap", path], check=True, capture_output=True)
+    subprocess.run(["swapon", "-p", "32767", path], check=True, capture_output=True)
+
+
 class Zram:
     """A device of its own as the first swap, while the context lasts."""
 
@@ -57,8 +63,7 @@ class Zram:
         try:
             (self.device / "comp_algorithm").write_text(self.algorithm)
             (self.device / "disksize").write_text(str(self.size))
-            subprocess.run(["mkswap", node], check=True, capture_output=True)
-            subprocess.run(["swapon", "-p", "32767", node], check=True, capture_output=True)
+            swap_on(node)
         except (OSError, subprocess.CalledProcessError) as why:
             self.remove()
             raise CgroupError(f"zram with {self.algorithm} cannot be made swap: {why}") from why
@@ -93,8 +98,7 @@ class SwapFile:
                     file.write(bytes(MIB))
                 os.fsync(file.fileno())
             self.path.chmod(0o600)
-            subprocess.run(["mkswap", self.path], check=True, capture_output=True)
-            subprocess.run(["swapon", "-p", "32767", self.path], check=True, capture_output=True)
+            swap_on(self.path)
         except (OSError, subprocess.CalledProcessError) as why:
             self.path.unlink(missing_ok=True)
             raise CgroupError(f"{self.path} cannot be made swap: {why}") from why

@@ -5,7 +5,7 @@
 
 The kernel sums PSS by a walk through the mappings. Octavo's helpers move pages from one to another all the
 while, and what is moved ahead of the walk counts twice: megabytes, where the walk has to wait for a CPU. RssAnon
-is one number, and never less than what anonymous memory a process has; so the lesser of the two is right.
+is one number, to some hundred KiB, and PSS is never more than that; so the lesser of the two is nearer.
 
 A process belongs to the tree if it is of the session of the first or below a process of the tree: one
 that leaves both at once (a daemon between two looks) is missed. Processes with one address space (a

@@ -101,9 +101,6 @@ fn close_others(mut kept: Vec<i32>) {
     let _ = file::close_range(from, u32::MAX);
 }
 
-/// What a program without its pager is told.
-const LOST: &[u8] = b"octavo: the pager was killed; the program is ended\n";
-
 /// A pager that was heard of.
 struct Pager {
     /// Readable when it has ended.
@@ -262,7 +259,7 @@ impl Keeper {
                     if !core::mem::replace(&mut known.is_lost, true) {
                         continue;
                     }
-                    task::tell(&left.fd, LOST);
+                    task::tell(&left.fd, octavo_ledger::LOST);
                     let _ = task::kill(&left.fd);
                 }
                 ledger.clear(member);

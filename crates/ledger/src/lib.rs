@@ -166,6 +166,9 @@ impl Lacks {
 #[repr(transparent)]
 pub struct PoolClass(pub [Counter; ClassRow::COLUMNS.len()]);
 
+/// What a program is told whose pager was killed: by its guard, or where that is gone, by the keeper.
+pub const LOST: &[u8] = b"octavo: the pager was killed; the program is ended\n";
+
 /// Whose place it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Owner {

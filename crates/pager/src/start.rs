@@ -502,7 +502,7 @@ extern "C" fn guard(argument: usize) -> ! {
     task::set_name(c"octavo-guard");
     while file::poll(&mut [file::Watch::readable(&helper)], None).unwrap_or(0) == 0 {}
     if LEFT.load(Ordering::Acquire) == 0 {
-        task::tell(target, b"octavo: the pager was killed; the program is ended\n");
+        task::tell(target, octavo_ledger::LOST);
         let _ = task::kill(target);
     }
     task::exit_group(0)

@@ -48,6 +48,12 @@ fn reads(pool: &Pool<TestArena>, handle: Handle, byte: u8) -> bool {
     pool.read(handle, look).is_ok()
 }
 
+/// A thread that frees an object, once.
+fn frees(pool: &Arc<Pool<TestArena>>, handle: Handle) -> thread::JoinHandle<()> {
+    let pool = pool.clone();
+    thread::spawn(move || assert_eq!(pool.free(handle), Ok(LEN)))
+}
+
 #[test]
 fn read_beside_free_and_reuse() {
     explore(|| {
@@ -89,10 +95,7 @@ fn free_beside_compaction() {
     explore(|| {
         let pool = pool();
         let (first, second) = two_zspages(&pool);
-        let freer = {
-            let pool = pool.clone();
-            thread::spawn(move || assert_eq!(pool.free(first), Ok(LEN)))
-        };
+        let freer = frees(&pool, first);
         pool.compact(10);
         freer.join().expect("freed once");
         assert!(!reads(&pool, first, 1) && reads(&pool, second, 2));
@@ -110,10 +113,7 @@ fn read_beside_free_beside_compaction() {
             let pool = pool.clone();
             thread::spawn(move || reads(&pool, first, 1))
         };
-        let freer = {
-            let pool = pool.clone();
-            thread::spawn(move || assert_eq!(pool.free(first), Ok(LEN)))
-        };
+        let freer = frees(&pool, first);
         pool.compact(10);
         reader.join().expect("no wrong byte");
         freer.join().expect("freed once");
@@ -128,14 +128,8 @@ fn frees_beside_who_holds_the_lane() {
     explore(|| {
         let pool = pool();
         let (first, second) = two_zspages(&pool);
-        let freer = {
-            let pool = pool.clone();
-            thread::spawn(move || assert_eq!(pool.free(first), Ok(LEN)))
-        };
-        let other = {
-            let pool = pool.clone();
-            thread::spawn(move || assert_eq!(pool.free(second), Ok(LEN)))
-        };
+        let freer = frees(&pool, first);
+        let other = frees(&pool, second);
         // Holds the lanes one after the other.
         pool.freeable_pages();
         freer.join().expect("freed once");
