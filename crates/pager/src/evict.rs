@@ -117,6 +117,11 @@ const STRETCH: usize = 16;
 /// Pages that did not compress are tried again after this time.
 const DENSE_RETRY: Duration = Duration::from_secs(10);
 
+/// Tables are looked through for what can be put into huge pages after this time, or sooner when there was
+/// something.
+const TABLES_LATER: Duration = Duration::from_secs(1);
+const TABLES_SOON: Duration = Duration::from_millis(10);
+
 /// Pauses after the sweep went round for nothing.
 const SHORTEST_REST: Duration = Duration::from_millis(20);
 const LONGEST_REST: Duration = Duration::from_secs(1);
@@ -627,6 +632,7 @@ impl Pager {
         loop {
             let idle = self.evict_all(worker);
             self.tidy_at_work();
+            self.enlarge_tables_at_work(worker);
             // Where nothing can be taken, too: what is stored may be what fills the limit.
             if self.shrink_at_work(worker) {
                 continue;
@@ -675,6 +681,16 @@ impl Pager {
     fn shrink_at_work(&self, worker: &mut Worker) -> bool {
         let _work = start::work();
         self.shrink_step(worker)
+    }
+
+    /// Has tables that have grown use huge pages: a fault looks into four of them, at random.
+    fn enlarge_tables_at_work(&self, worker: &mut Worker) {
+        let _work = start::work();
+        let now = task::now();
+        if now >= worker.looks_at_tables {
+            let pause = if self.program.enlarge_tables() { TABLES_SOON } else { TABLES_LATER };
+            worker.looks_at_tables = now + pause;
+        }
     }
 
     fn tidy_at_work(&self) {

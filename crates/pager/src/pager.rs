@@ -182,6 +182,8 @@ pub struct Worker {
     pub(crate) takes: bool,
     /// Where the last run of fresh pages ended: a write there goes on in order.
     pub(crate) fresh_end: usize,
+    /// When it looks at the tables next, for what can be put into huge pages.
+    pub(crate) looks_at_tables: Duration,
 }
 
 impl Worker {
@@ -198,6 +200,7 @@ impl Worker {
             faults: Queue::default(),
             takes: false,
             fresh_end: 0,
+            looks_at_tables: Duration::ZERO,
         }
     }
 

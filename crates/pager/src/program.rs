@@ -283,6 +283,11 @@ impl Program {
         })
     }
 
+    /// Puts a piece of our tables into a huge page, where one is nearly full; whether there was one.
+    pub fn enlarge_tables(&self) -> bool {
+        memory::collapse(&self.page_map).unwrap_or(false)
+    }
+
     /// Calls `each` with the number of every page of `span`, at most a batch, that another process may
     /// have too.
     pub fn each_shared(&self, span: Span, mut each: impl FnMut(usize)) {

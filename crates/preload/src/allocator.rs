@@ -8,7 +8,7 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::ptr;
 use octavo_page::config::TABLE_RESERVE;
 use octavo_page::sync::Mutex;
-use octavo_sys::memory::Reserve;
+use octavo_sys::memory::{HUGE_PAGE, Reserve};
 
 struct Bump {
     /// What is left of the reserve.
@@ -39,10 +39,13 @@ impl Bump {
         if left.is_none() {
             let tables = Reserve::new(TABLE_RESERVE, c"octavo tables").ok()?;
             tables.leave_to_children();
+            tables.enlarge();
             *left = Some(tables.span());
         }
         let left = left.as_mut()?;
-        let start = left.start.checked_next_multiple_of(layout.align())?;
+        // What is large begins where a huge page can.
+        let align = if layout.size() < HUGE_PAGE { layout.align() } else { HUGE_PAGE };
+        let start = left.start.checked_next_multiple_of(align)?;
         let end = start.checked_add(layout.size()).filter(|end| *end <= left.end)?;
         left.start = end;
         Some(start)

@@ -2,12 +2,12 @@
 //!
 //! | table | per slot | says |
 //! |---|---|---|
-//! | words | 8 bytes | what the slot holds ([`Word`]) |
-//! | hashes | 8 bytes | the hash of its page, where that is compressed |
+//! | pairs | 16 bytes | what the slot holds ([`Word`]), and the hash of its page, where that is compressed |
 //! | wanted | 2 bits | whether its unit still needs the page |
 //!
-//! They are sized for every slot there may be and born untouched: memory that nothing was written
-//! to costs nothing. A cluster of slots is one page of words, so what is given out cluster by
+//! A page that is read needs both of its pair, so they lie side by side: one line fetched from memory.
+//! The tables are sized for every slot there may be and born untouched: memory that nothing was written
+//! to costs nothing. A cluster of slots is two pages of pairs, so what is given out cluster by
 //! cluster is touched page by page.
 //!
 //! # When a word changes
@@ -39,8 +39,8 @@ use octavo_page::{SlotId, Unit};
 
 /// What is known of each slot.
 pub(crate) struct Table {
-    words: Box<[AtomicU64]>,
-    hashes: Box<[AtomicU64]>,
+    /// Word and hash of each slot in turn.
+    pairs: Box<[AtomicU64]>,
     wanted: Box<[AtomicU32]>,
 }
 
@@ -53,16 +53,12 @@ const GROUP_BYTES: usize = GROUP * 2 * size_of::<u64>() + size_of::<u32>();
 impl Table {
     /// `slots` empty slots, no memory touched.
     pub(crate) fn new(slots: usize) -> Self {
-        Self {
-            words: AtomicU64::table(slots),
-            hashes: AtomicU64::table(slots),
-            wanted: AtomicU32::table(slots.div_ceil(GROUP)),
-        }
+        Self { pairs: AtomicU64::table(2 * slots), wanted: AtomicU32::table(slots.div_ceil(GROUP)) }
     }
 
     /// The number of slots.
     pub(crate) fn len(&self) -> usize {
-        self.words.len()
+        self.pairs.len() / 2
     }
 
     /// Bytes of these tables when the first `slots` slots were used.
@@ -70,21 +66,29 @@ impl Table {
         slots.div_ceil(GROUP) * GROUP_BYTES
     }
 
+    fn word_cell(&self, slot: SlotId) -> &AtomicU64 {
+        &self.pairs[2 * slot.index()]
+    }
+
+    fn hash_cell(&self, slot: SlotId) -> &AtomicU64 {
+        &self.pairs[2 * slot.index() + 1]
+    }
+
     /// What a slot holds. Everything written before the word was is seen after this.
     pub(crate) fn word(&self, slot: SlotId) -> Word {
-        Word::of(self.words[slot.index()].load(Ordering::Acquire))
+        Word::of(self.word_cell(slot).load(Ordering::Acquire))
     }
 
     /// Whether a slot still holds `word`, of which bytes were read since [`Self::word`] gave it.
     pub(crate) fn still(&self, slot: SlotId, word: Word) -> bool {
         // What was read before is not read after the word is.
         fence(Ordering::Acquire);
-        self.words[slot.index()].load(Ordering::Relaxed) == word.bits()
+        self.word_cell(slot).load(Ordering::Relaxed) == word.bits()
     }
 
     /// The hash of the page that the slot's object holds.
     pub(crate) fn hash(&self, slot: SlotId) -> u64 {
-        self.hashes[slot.index()].load(Ordering::Relaxed)
+        self.hash_cell(slot).load(Ordering::Relaxed)
     }
 
     /// Fills the slots from `first` on, which this thread was given and nobody else knows.
@@ -94,28 +98,28 @@ impl Table {
         for (at, (word, hash)) in words.iter().zip(hashes).enumerate() {
             let slot = first.offset(at as u32);
             if let Word::Compressed(object) = word {
-                self.hashes[slot.index()].store(*hash, Ordering::Relaxed);
+                self.hash_cell(slot).store(*hash, Ordering::Relaxed);
                 if let Some((cell, bit)) = self.wanted_bit(slot, object.unit) {
                     cell.fetch_or(bit, Ordering::Relaxed);
                 }
             }
         }
         for (at, word) in words.iter().enumerate() {
-            let index = first.index() + at;
-            debug_assert_eq!(self.words[index].load(Ordering::Relaxed), Word::Empty.bits());
-            self.words[index].store(word.bits(), Ordering::Release);
+            let cell = self.word_cell(first.offset(at as u32));
+            debug_assert_eq!(cell.load(Ordering::Relaxed), Word::Empty.bits());
+            cell.store(word.bits(), Ordering::Release);
         }
     }
 
     /// Empties a slot and returns what it held. Of several threads one gets it.
     pub(crate) fn take(&self, slot: SlotId) -> Word {
-        Word::of(self.words[slot.index()].swap(Word::Empty.bits(), Ordering::AcqRel))
+        Word::of(self.word_cell(slot).swap(Word::Empty.bits(), Ordering::AcqRel))
     }
 
     /// Puts [`Word::Poisoned`] in the place of a page and returns the page's word, or `None` when
     /// there is none.
     pub(crate) fn poison(&self, slot: SlotId) -> Option<Word> {
-        let word = &self.words[slot.index()];
+        let word = self.word_cell(slot);
         let poisoned = Word::Poisoned.bits();
         let mut bits = word.load(Ordering::Acquire);
         loop {

@@ -1,10 +1,12 @@
 //! Ranges of our own: reserved at start, backed when touched, given back by discarding.
 //!
-//! None of them is dumped, none uses huge pages, and none reaches a child (`MADV_DONTFORK`), but for
-//! those that are left to it ([`Reserve::leave_to_children`]) around a fork that we were told of.
+//! None of them is dumped, none reaches a child (`MADV_DONTFORK`), but for those that are left to it
+//! ([`Reserve::leave_to_children`]) around a fork that we were told of, and none uses huge pages, but for
+//! those that are to ([`Reserve::enlarge`]), once nearly all of such a page is used.
 #![allow(unsafe_code)] // makes and discards mappings that only this project knows
 
 use crate::file::Fd;
+use crate::scan::{Is, PageMap, Run};
 use crate::{Errno, Result};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -48,6 +50,11 @@ impl Reserve {
     /// Has children inherit it, whenever [`bequeath`] says that they may inherit anything.
     pub fn leave_to_children(&self) {
         OURS.leave(self.0.start);
+    }
+
+    /// Has it use huge pages where [`collapse`] finds that this costs hardly any memory.
+    pub fn enlarge(&self) {
+        OURS.enlarge(self.0.start);
     }
 
     /// Its addresses.
@@ -229,6 +236,56 @@ pub fn bequeath(anything: bool) -> Result<()> {
     OURS.spans().filter(|(_, left)| *left).try_for_each(|(span, _)| advise(span, advice))
 }
 
+/// Bytes of a huge page.
+pub const HUGE_PAGE: usize = 2 << 20;
+
+/// Pages used of a huge one before it becomes one.
+const NEARLY_FULL: usize = HUGE_PAGE / PAGE_SIZE / 16 * 15;
+
+/// Puts what is nearly full of the reserves that want it into huge pages, one at most; whether there was one.
+/// A look at a table at random then costs one miss of the TLB and its page walk less, which in a virtual
+/// machine is as long as the look itself. Takes some milliseconds, in which the kernel empties its lists of
+/// pages on every CPU.
+///
+/// # Errors
+/// As of the scan, and of `madvise(2)`: `EINVAL` where there are no huge pages, `ENOMEM` when none is left.
+pub fn collapse(page_map: &PageMap) -> Result<bool> {
+    for span in OURS.enlarged() {
+        if let Some(piece) = nearly_full(page_map, span)? {
+            advise(piece.clone(), advice::HUGEPAGE)?;
+            advise(piece, advice::COLLAPSE)?;
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The first place for a huge page of `span` that is nearly full of small ones.
+fn nearly_full(page_map: &PageMap, span: Range<usize>) -> Result<Option<Range<usize>>> {
+    let (mut at, mut piece, mut full) = (span.start, 0, 0);
+    while at < span.end {
+        let mut runs = [Run::default(); 32];
+        let (found, end) = page_map.list(Is::Small, at..span.end, &mut runs)?;
+        for mut run in found.iter().map(Run::span) {
+            while !run.is_empty() {
+                let start = run.start / HUGE_PAGE * HUGE_PAGE;
+                let part = run.start..run.end.min(start + HUGE_PAGE);
+                if start != piece {
+                    (piece, full) = (start, 0);
+                }
+                full += part.len() / PAGE_SIZE;
+                let whole = piece..piece + HUGE_PAGE;
+                if full >= NEARLY_FULL && span.start <= whole.start && whole.end <= span.end {
+                    return Ok(Some(whole));
+                }
+                run.start = part.end;
+            }
+        }
+        at = end;
+    }
+    Ok(None)
+}
+
 /// In a child to which they were left: forgets the other reserves, which it does not have; gives up those
 /// it has to the same rule as before.
 ///
@@ -267,6 +324,7 @@ struct Entry {
     start: AtomicUsize,
     end: AtomicUsize,
     left_to_children: AtomicBool,
+    enlarged: AtomicBool,
 }
 
 impl Entry {
@@ -275,7 +333,8 @@ impl Entry {
 
     const fn free() -> Self {
         let (start, end) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { start, end, left_to_children: AtomicBool::new(false) }
+        let (left_to_children, enlarged) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { start, end, left_to_children, enlarged }
     }
 
     fn take(&self) -> bool {
@@ -294,13 +353,27 @@ impl List {
         // A fixed handful of reserves is made.
         let entry = self.0.iter().find(|entry| entry.take()).expect("room for one more reserve");
         entry.left_to_children.store(false, Ordering::Relaxed);
+        entry.enlarged.store(false, Ordering::Relaxed);
         entry.end.store(span.end, Ordering::Relaxed);
         entry.start.store(span.start, Ordering::Release);
     }
 
     fn leave(&self, start: usize) {
+        self.entry(start).left_to_children.store(true, Ordering::Relaxed);
+    }
+
+    fn enlarge(&self, start: usize) {
+        self.entry(start).enlarged.store(true, Ordering::Relaxed);
+    }
+
+    fn entry(&self, start: usize) -> &Entry {
         let entry = self.0.iter().find(|entry| entry.start.load(Ordering::Acquire) == start);
-        entry.expect("a reserve is in the list").left_to_children.store(true, Ordering::Relaxed);
+        entry.expect("a reserve is in the list")
+    }
+
+    /// Those that are to use huge pages.
+    fn enlarged(&self) -> impl Iterator<Item = Range<usize>> {
+        self.0.iter().filter(|entry| entry.enlarged.load(Ordering::Relaxed)).filter_map(Entry::span)
     }
 
     /// All of them, and whether they are left to children.
@@ -348,12 +421,16 @@ pub mod advice {
     pub const DONTFORK: usize = 10;
     /// In children, as if never said otherwise.
     pub const DOFORK: usize = 11;
+    /// Huge pages.
+    pub const HUGEPAGE: usize = 14;
     /// No huge pages.
     pub const NOHUGEPAGE: usize = 15;
     /// Not in core dumps.
     pub const DONTDUMP: usize = 16;
     /// Back with memory of this address space's own, as if written.
     pub const POPULATE_WRITE: usize = 23;
+    /// Put into huge pages.
+    pub const COLLAPSE: usize = 25;
 }
 
 /// Gives the kernel `advice` about a range of ours. `EINVAL` for advices it was built without.

@@ -47,6 +47,7 @@ struct Arg {
 const PAGEMAP_SCAN: usize = 0xC060_6610;
 const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
+const HUGE: u64 = 1 << 6;
 
 /// What a page is to be, to be listed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,13 +57,24 @@ pub enum Is {
     /// There at all: present, swapped out, or on the way to another frame, as the kernel moves pages
     /// when it makes room for large ones. Only what is not even that has no contents.
     There,
+    /// Present, and no part of a huge page.
+    Small,
 }
 
 impl Is {
+    /// What a page has one of.
     const fn mask(self) -> u64 {
         match self {
-            Self::Present => PRESENT,
+            Self::Present | Self::Small => PRESENT,
             Self::There => PRESENT | SWAPPED,
+        }
+    }
+
+    /// What a page does not have.
+    const fn without(self) -> u64 {
+        match self {
+            Self::Present | Self::There => 0,
+            Self::Small => HUGE,
         }
     }
 }
@@ -145,8 +157,8 @@ impl PageMap {
             vec: runs.as_mut_ptr() as u64,
             vec_len: runs.len() as u64,
             max_pages,
-            category_inverted: 0,
-            category_mask: 0,
+            category_inverted: is.without(),
+            category_mask: is.without(),
             category_anyof_mask: is.mask(),
             return_mask: is.mask(),
         };
