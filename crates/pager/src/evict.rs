@@ -683,11 +683,12 @@ impl Pager {
         self.shrink_step(worker)
     }
 
-    /// Has tables that have grown use huge pages: a fault looks into four of them, at random.
+    /// Has tables that have grown use huge pages: a fault looks into four of them, at random. Not what a
+    /// child has too, which would be there twice.
     fn enlarge_tables_at_work(&self, worker: &mut Worker) {
         let _work = start::work();
         let now = task::now();
-        if now >= worker.looks_at_tables {
+        if now >= worker.looks_at_tables && !sharing::shares() {
             let pause = if self.program.enlarge_tables() { TABLES_SOON } else { TABLES_LATER };
             worker.looks_at_tables = now + pause;
         }

@@ -19,6 +19,9 @@
 //! ```
 #![no_std]
 
+#[cfg(test)]
+extern crate std;
+
 pub mod device;
 pub mod disk;
 pub mod file;

@@ -442,3 +442,37 @@ fn advise(span: Range<usize>, advice: usize) -> Result<()> {
         other => other.map(|_| ()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `reserve` has at the start of each page.
+    fn contents(reserve: &Reserve, pages: usize) -> impl Iterator<Item = u64> {
+        let start = reserve.start();
+        // SAFETY: in the reserve, which is mapped and ours, and not written meanwhile.
+        (0..pages).map(move |n| unsafe { ((start + n * PAGE_SIZE) as *const u64).read() })
+    }
+
+    #[test]
+    fn what_is_nearly_full_is_put_into_a_huge_page_as_it_is() {
+        const HUGE: usize = HUGE_PAGE / PAGE_SIZE;
+        let page_map = PageMap::open().expect("a page map");
+        let reserve = Reserve::new(4 * HUGE_PAGE, c"octavo test").expect("memory");
+        reserve.enlarge();
+        // Two places for huge pages at least: one nearly full, the next half.
+        let first = (reserve.start().next_multiple_of(HUGE_PAGE) - reserve.start()) / PAGE_SIZE;
+        let write = |n: usize| {
+            // SAFETY: in the reserve, which is mapped and ours.
+            unsafe { ((reserve.start() + n * PAGE_SIZE) as *mut u64).write(n as u64 + 1) };
+        };
+        (first..first + NEARLY_FULL - 1).for_each(write);
+        (first + HUGE..first + HUGE + HUGE / 2).for_each(write);
+        assert_eq!(collapse(&page_map), Ok(false));
+        write(first + HUGE - 1);
+        let before: std::vec::Vec<_> = contents(&reserve, 4 * HUGE).collect();
+        assert_eq!(collapse(&page_map), Ok(true), "are huge pages allowed here?");
+        assert_eq!(collapse(&page_map), Ok(false), "it is one now");
+        assert!(contents(&reserve, 4 * HUGE).eq(before));
+    }
+}

@@ -47,6 +47,7 @@ struct Arg {
 const PAGEMAP_SCAN: usize = 0xC060_6610;
 const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
+const ZEROS: u64 = 1 << 5;
 const HUGE: u64 = 1 << 6;
 
 /// What a page is to be, to be listed.
@@ -57,7 +58,7 @@ pub enum Is {
     /// There at all: present, swapped out, or on the way to another frame, as the kernel moves pages
     /// when it makes room for large ones. Only what is not even that has no contents.
     There,
-    /// Present, and no part of a huge page.
+    /// Present with a frame of its own, which is no part of a huge page.
     Small,
 }
 
@@ -74,7 +75,7 @@ impl Is {
     const fn without(self) -> u64 {
         match self {
             Self::Present | Self::There => 0,
-            Self::Small => HUGE,
+            Self::Small => HUGE | ZEROS,
         }
     }
 }
