@@ -8,7 +8,12 @@
 //!    |      a word (k <= 6) or is made of whole words (k > 6)
 //!    bit 0 of word 0 is the cluster's first slot
 //! ```
+//!
+//! The words are atomic only so that who holds the cluster's lock can write them through a shared
+//! reference. Nobody touches them without it, so all accesses are relaxed, and cost what plain ones do.
 
+// Not those of a model: the lock orders them, so there is nothing to explore.
+use core::sync::atomic::{AtomicU64, Ordering};
 use octavo_page::Order;
 
 /// Slots in a cluster: as many as the largest folio has pages.
@@ -22,16 +27,28 @@ const WORD_ORDER: u8 = 6;
 const _: () = assert!(CLUSTER_SLOTS.is_multiple_of(BITS));
 
 /// A bit for each slot of a cluster, set while the slot is taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Bitmap([u64; WORDS]);
+#[derive(Debug)]
+pub(crate) struct Bitmap([AtomicU64; WORDS]);
 
 impl Bitmap {
     /// No slot taken.
-    pub(crate) const EMPTY: Self = Self([0; WORDS]);
+    pub(crate) const fn empty() -> Self {
+        Self([const { AtomicU64::new(0) }; WORDS])
+    }
+
+    #[inline]
+    fn word(&self, index: usize) -> u64 {
+        self.0[index].load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn set_word(&self, index: usize, word: u64) {
+        self.0[index].store(word, Ordering::Relaxed);
+    }
 
     /// How many slots are taken.
     pub(crate) fn count(&self) -> usize {
-        self.0.iter().map(|word| word.count_ones() as usize).sum()
+        (0..WORDS).map(|index| self.word(index).count_ones() as usize).sum()
     }
 
     /// The first aligned free run of `order` that starts at `from` or later.
@@ -51,8 +68,8 @@ impl Bitmap {
     #[inline]
     fn free_bits(&self, order: Order, from: usize) -> Option<usize> {
         let mut below = !(u64::MAX << (from % BITS));
-        for (index, word) in self.0.iter().enumerate().skip(from / BITS) {
-            let starts = run_starts(*word, order) & !below;
+        for index in from / BITS..WORDS {
+            let starts = run_starts(self.word(index), order) & !below;
             if starts != 0 {
                 return Some(index * BITS + starts.trailing_zeros() as usize);
             }
@@ -66,23 +83,28 @@ impl Bitmap {
         let step = order.pages() / BITS;
         (from / BITS..WORDS)
             .step_by(step)
-            .find(|&first| self.0[first..first + step].iter().all(|&word| word == 0))
+            .find(|&first| self.are_free(first, step))
             .map(|first| first * BITS)
+    }
+
+    /// Whether nothing of these words is taken.
+    fn are_free(&self, first: usize, words: usize) -> bool {
+        (first..first + words).all(|index| self.word(index) == 0)
     }
 
     /// How many aligned runs of `order` are free.
     pub(crate) fn free_runs(&self, order: Order) -> usize {
         if order.get() > WORD_ORDER {
-            let groups = self.0.chunks(order.pages() / BITS);
-            return groups.filter(|words| words.iter().all(|&word| word == 0)).count();
+            let step = order.pages() / BITS;
+            return (0..WORDS).step_by(step).filter(|first| self.are_free(*first, step)).count();
         }
-        self.0.iter().map(|word| run_starts(*word, order).count_ones() as usize).sum()
+        (0..WORDS).map(|index| run_starts(self.word(index), order).count_ones() as usize).sum()
     }
 
     /// The first free slot in `first..first + len`, if one is.
     pub(crate) fn first_free(&self, first: usize, len: usize) -> Option<usize> {
         each_word(first, len).find_map(|(index, mask)| {
-            let free = mask & !self.0[index];
+            let free = mask & !self.word(index);
             (free != 0).then(|| index * BITS + free.trailing_zeros() as usize)
         })
     }
@@ -90,42 +112,44 @@ impl Bitmap {
     /// The first taken slot at `from` or later, if one is.
     pub(crate) fn first_taken(&self, from: usize) -> Option<usize> {
         each_word(from, CLUSTER_SLOTS - from).find_map(|(index, mask)| {
-            let taken = mask & self.0[index];
+            let taken = mask & self.word(index);
             (taken != 0).then(|| index * BITS + taken.trailing_zeros() as usize)
         })
     }
 
     /// Takes the slots `first..first + len`, all of which are free.
     #[inline]
-    pub(crate) fn set(&mut self, first: usize, len: usize) {
+    pub(crate) fn set(&self, first: usize, len: usize) {
         if let Some((index, mask)) = in_word(first, len) {
-            debug_assert_eq!(self.0[index] & mask, 0, "a slot given twice");
-            self.0[index] |= mask;
-            return;
+            return self.set_in_word(index, mask);
         }
-        for (index, mask) in each_word(first, len) {
-            debug_assert_eq!(self.0[index] & mask, 0, "a slot given twice");
-            self.0[index] |= mask;
-        }
+        each_word(first, len).for_each(|(index, mask)| self.set_in_word(index, mask));
+    }
+
+    #[inline]
+    fn set_in_word(&self, index: usize, mask: u64) {
+        let word = self.word(index);
+        debug_assert_eq!(word & mask, 0, "a slot given twice");
+        self.set_word(index, word | mask);
     }
 
     /// Gives back the slots `first..first + len`, or none of them: then the first that is free.
     #[inline]
-    pub(crate) fn clear(&mut self, first: usize, len: usize) -> Result<(), usize> {
+    pub(crate) fn clear(&self, first: usize, len: usize) -> Result<(), usize> {
         if let Some((index, mask)) = in_word(first, len) {
-            let free = mask & !self.0[index];
-            self.0[index] &= if free == 0 { !mask } else { u64::MAX };
-            return if free == 0 {
-                Ok(())
-            } else {
-                Err(index * BITS + free.trailing_zeros() as usize)
-            };
+            let word = self.word(index);
+            let free = mask & !word;
+            if free != 0 {
+                return Err(index * BITS + free.trailing_zeros() as usize);
+            }
+            self.set_word(index, word & !mask);
+            return Ok(());
         }
         if let Some(free) = self.first_free(first, len) {
             return Err(free);
         }
         for (index, mask) in each_word(first, len) {
-            self.0[index] &= !mask;
+            self.set_word(index, self.word(index) & !mask);
         }
         Ok(())
     }
@@ -177,11 +201,15 @@ mod tests {
 
     /// The plain twin of the bitmap.
     fn taken(bits: &[bool]) -> Bitmap {
-        let mut map = Bitmap::EMPTY;
+        let map = Bitmap::empty();
         for (slot, _) in bits.iter().enumerate().filter(|(_, taken)| **taken) {
             map.set(slot, 1);
         }
         map
+    }
+
+    fn words(map: &Bitmap) -> [u64; WORDS] {
+        core::array::from_fn(|index| map.word(index))
     }
 
     fn plain_free_run(bits: &[bool], order: Order, from: usize) -> Option<usize> {
@@ -212,7 +240,7 @@ mod tests {
         #[test]
         fn ranges_are_set_and_cleared_exactly(first in 0..CLUSTER_SLOTS, len in 1..=CLUSTER_SLOTS) {
             let len = len.min(CLUSTER_SLOTS - first);
-            let mut map = Bitmap::EMPTY;
+            let map = Bitmap::empty();
             map.set(first, len);
             prop_assert_eq!(map.count(), len);
             prop_assert_eq!(map.first_free(first, len), None);
@@ -222,12 +250,12 @@ mod tests {
             prop_assert_eq!(map.clear(hole, 1), Ok(()));
             prop_assert_eq!(map.clear(hole, 1), Err(hole));
             prop_assert_eq!(map.first_free(first, len), Some(hole));
-            let holed = map;
+            let holed = words(&map);
             prop_assert_eq!(map.clear(first, len), Err(hole));
-            prop_assert_eq!(map, holed);
+            prop_assert_eq!(words(&map), holed);
             map.set(hole, 1);
             prop_assert_eq!(map.clear(first, len), Ok(()));
-            prop_assert_eq!(map, Bitmap::EMPTY);
+            prop_assert_eq!(words(&map), [0; WORDS]);
             prop_assert_eq!(map.first_taken(first), None);
         }
     }

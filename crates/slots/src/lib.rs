@@ -38,14 +38,15 @@
 //!
 //! # Locks
 //!
-//! Each cluster has a lock over its slots and its marks. A thread holds at most one. Who searches
-//! only tries locks and skips clusters whose lock is held.
+//! Each cluster has a lock over its slots and its marks (`cluster.rs`). A thread holds at most one. Who
+//! searches only tries locks and skips clusters whose lock is held.
 //!
 //! # Invariants
 //!
 //! Whenever no cluster lock is held:
 //! - the slots given out and not freed are exactly the bits that are set;
-//! - the marks of a cluster are what `State::marks` makes of its contents;
+//! - the place of a cluster is what `Locked::place` makes of its contents, and its marks are those of its
+//!   place;
 //! - a cluster with a free slot is marked free or partly taken: nothing is lost to the search.
 //!
 //! Nothing here allocates after construction, waits, or calls the operating system except to wait
@@ -57,8 +58,10 @@ extern crate alloc;
 extern crate std;
 
 mod bitmap;
+mod cluster;
 pub mod devices;
 mod lists;
+mod lock_word;
 mod marks;
 #[cfg(test)]
 #[cfg(loom)]
@@ -73,17 +76,15 @@ pub mod twins;
 
 use alloc::boxed::Box;
 use bitmap::{Bitmap, CLUSTER_SLOTS};
+use cluster::{Cluster, Locked, Place, Room};
 use core::fmt;
 use devices::Device;
 use marks::Marks;
-use octavo_page::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use octavo_page::sync::atomic::{AtomicU32, Ordering};
 use octavo_page::{Order, SlotId};
-use sync::{Mutex, MutexGuard, Waits};
+use sync::Waits;
 
 const ORDERS: usize = Order::MAX.get() as usize + 1;
-
-/// A cluster is roomy when one in this many of its runs is free.
-const ROOMY: usize = 4;
 
 /// Free clusters are scarce when they are not one in this many.
 const SCARCE: usize = 16;
@@ -209,6 +210,7 @@ struct Run {
 
 impl Run {
     /// The run that `first` and `pages` name, when all of it exists in one cluster.
+    #[inline]
     fn new(first: SlotId, pages: usize, capacity: usize) -> Result<Self, FreeError> {
         if pages > capacity || first.index() > capacity - pages {
             return Err(FreeError::PastTheEnd { first, pages, capacity });
@@ -221,7 +223,8 @@ impl Run {
     }
 
     /// Clears the bits of this run in its cluster's bitmap, or none of them.
-    fn free_in(self, taken: &mut Bitmap) -> Result<(), FreeError> {
+    #[inline]
+    fn free_in(self, taken: &Bitmap) -> Result<(), FreeError> {
         let cleared = taken.clear(self.offset, self.pages);
         cleared.map_err(|free| FreeError::NotTaken { slot: join(self.cluster, free) })
     }
@@ -255,63 +258,15 @@ fn next_taken(
 }
 
 /// The cluster of a slot and its place in it.
+#[inline]
 fn split(slot: SlotId) -> (u32, usize) {
     (slot.get() / CLUSTER_SLOTS as u32, slot.index() % CLUSTER_SLOTS)
 }
 
 /// The slot at this place of this cluster.
+#[inline]
 fn join(cluster: u32, offset: usize) -> SlotId {
     SlotId::new(cluster * CLUSTER_SLOTS as u32 + offset as u32)
-}
-
-/// A cluster on cache lines of its own, so that CPUs in different clusters do not disturb each
-/// other.
-#[repr(align(128))]
-struct Cluster(Mutex<State>);
-
-/// What the cluster lock protects. In this order, lock and all else but a quarter of the bits share a
-/// cache line.
-#[derive(Debug)]
-#[repr(C)]
-struct State {
-    count: u16,
-    /// What it serves. Means nothing while `count` is 0 and nobody owns it.
-    order: Order,
-    /// It is the current cluster of some CPU, which others leave alone while there is another.
-    owned: bool,
-    /// Single pages of it were taken although it serves larger folios.
-    lent: bool,
-    /// The device holds what was stored in it before and is to be told.
-    stale: bool,
-    /// As they are in the sets.
-    marks: StateMarks,
-    taken: Bitmap,
-}
-
-const _: () = assert!(core::mem::offset_of!(State, taken) == 8);
-
-/// The sets that a cluster is in.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum StateMarks {
-    /// No slot is taken and no CPU has it.
-    Free,
-    /// The same, and the device does not know yet.
-    Emptied,
-    /// Every slot is taken.
-    Full,
-    /// It has a free slot: in `partly` of this order, and in another set if there is room in it.
-    Partly { order: Order, room: Room },
-}
-
-/// Whether an allocation should come to a partly taken cluster.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Room {
-    /// It has no run for a folio of its order.
-    None,
-    /// It has a run, but is a CPU's own or has few: in `spare`, searched when others are not.
-    Spare,
-    /// It has runs enough to make it one's own: in `roomy`.
-    Enough,
 }
 
 /// What a CPU remembers. Only notes: whoever follows one takes the cluster lock and looks.
@@ -342,15 +297,7 @@ pub struct Slots {
     partly: [Marks; ORDERS],
     /// Clusters below this number were in use at some time.
     touched: AtomicU32,
-    /// Changes of any set since the start.
-    moves: AtomicU64,
     waits: Waits,
-}
-
-/// A cluster whose lock is held.
-struct Locked<'a> {
-    number: u32,
-    state: MutexGuard<'a, State>,
 }
 
 impl Slots {
@@ -364,7 +311,7 @@ impl Slots {
         let free = Marks::none(clusters as usize);
         (0..clusters).for_each(|cluster| free.insert(cluster));
         Ok(Self {
-            clusters: (0..clusters).map(|_| Cluster(Mutex::new(State::FREE))).collect(),
+            clusters: (0..clusters).map(|_| Cluster::free()).collect(),
             cpus: (0..config.cpus).map(|cpu| Cpu::new(cpu, config.cpus)).collect(),
             discards: config.discards,
             free,
@@ -373,7 +320,6 @@ impl Slots {
             spare: marks(),
             partly: marks(),
             touched: AtomicU32::new(0),
-            moves: AtomicU64::new(0),
             waits: Waits::new(config.clock),
         })
     }
@@ -387,7 +333,7 @@ impl Slots {
     /// How many slots are taken. Walks the clusters; exact when nobody allocates or frees.
     #[must_use]
     pub fn taken(&self) -> usize {
-        self.clusters.iter().map(|c| usize::from(c.0.lock().count)).sum()
+        (0..self.clusters.len() as u32).map(|n| self.lock(n).state.count()).sum()
     }
 
     /// Slots below this number may have been given out; from it on none ever was.
@@ -416,9 +362,13 @@ impl Slots {
     #[inline]
     pub fn alloc(&self, order: Order, cpu: usize) -> Option<SlotId> {
         let cpu = &self.cpus[if cpu < self.cpus.len() { cpu } else { cpu % self.cpus.len() }];
-        let own = usize::from(order.get());
-        self.alloc_in_current(order, cpu)
-            .or_else(|| self.search(&self.roomy[own], order, cpu, TRIES))
+        self.alloc_in_current(order, cpu).or_else(|| self.alloc_elsewhere(order, cpu))
+    }
+
+    /// A run in another cluster than the current, which it makes the current one.
+    #[cold]
+    fn alloc_elsewhere(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
+        self.search(&self.roomy[usize::from(order.get())], order, cpu, TRIES)
             .or_else(|| self.alloc_in_spare(order, cpu))
             .or_else(|| self.alloc_in_free(order, cpu))
             .or_else(|| self.last_resort(order, cpu))
@@ -449,24 +399,23 @@ impl Slots {
         if number as usize >= self.clusters.len() {
             return 0;
         }
-        let mut cluster = self.lock(number);
-        let state = &mut *cluster.state;
-        if state.is_nobodys() || state.order != order {
+        let mut locked = self.lock(number);
+        if locked.state.is_nobodys() || locked.state.order() != order {
             return 0;
         }
         let mut taken = 0;
         for first_slot in out {
-            let Some(first) = state.find(order, offset) else { break };
-            state.taken.set(first, order.pages());
+            let Some(first) = locked.find(order, offset) else { break };
+            locked.taken().set(first, order.pages());
             *first_slot = join(number, first);
             offset = (first + order.pages()) % CLUSTER_SLOTS;
             taken += 1;
         }
         if taken > 0 {
-            state.count += (taken * order.pages()) as u16;
-            let full = usize::from(state.count) == CLUSTER_SLOTS;
-            state.owned = !full;
-            self.settle(&mut cluster);
+            locked.state.add(taken * order.pages());
+            let full = locked.state.is_full();
+            locked.state.set_owned(!full);
+            self.settle(&mut locked);
             let next = if full { NO_CURRENT } else { join(number, offset).get() };
             current.store(next, Ordering::Relaxed);
         }
@@ -489,19 +438,19 @@ impl Slots {
         if number as usize >= self.clusters.len() {
             return None;
         }
-        let mut cluster = self.lock(number);
-        let state = &mut *cluster.state;
-        let lent = state.lent && order == Order::PAGE && state.room() == Room::None;
-        if state.is_nobodys() || state.order != order && !lent {
+        let mut locked = self.lock(number);
+        let state = locked.state;
+        let lent = || state.is_lent() && order == Order::PAGE && locked.room() == Room::None;
+        if state.is_nobodys() || state.order() != order && !lent() {
             return None; // it was emptied, and is nobody's or serves another order now
         }
-        if let Some(first) = state.find(order, offset) {
-            return Some(self.take(cluster, order, first, cpu));
+        if let Some(first) = locked.find(order, offset) {
+            return Some(self.take(&mut locked, order, first, cpu));
         }
         current.store(NO_CURRENT, Ordering::Relaxed);
-        if state.order == order {
-            state.owned = false;
-            self.settle(&mut cluster);
+        if state.order() == order {
+            locked.state.set_owned(false);
+            self.settle(&mut locked);
         }
         None
     }
@@ -543,35 +492,35 @@ impl Slots {
         cpu: &Cpu,
     ) -> Option<SlotId> {
         clusters.find_map(|number| {
-            let state = self.clusters[number as usize].0.try_lock()?;
+            let mut locked = self.clusters[number as usize].try_lock(number)?;
             if !set.has(number) {
                 return None; // another thread was here first
             }
-            let first = state.find(order, 0)?;
+            let first = locked.find(order, 0)?;
             cpu.cursor.store(number, Ordering::Relaxed);
-            Some(self.take(Locked { number, state }, order, first, cpu))
+            Some(self.take(&mut locked, order, first, cpu))
         })
     }
 
     /// Takes the run at `first` of a cluster, which is free, and goes on behind it next time.
+    // By reference: a guard that is moved is written to the stack in pieces and read back whole, and that
+    // costs as much as its lock.
     #[inline]
-    fn take(&self, mut cluster: Locked<'_>, order: Order, first: usize, cpu: &Cpu) -> SlotId {
-        let number = cluster.number;
-        let state = &mut *cluster.state;
-        if state.count == 0 {
-            state.order = order;
-            state.lent = false;
-            state.stale = self.discards;
+    fn take(&self, locked: &mut Locked<'_>, order: Order, first: usize, cpu: &Cpu) -> SlotId {
+        let number = locked.number;
+        locked.taken().set(first, order.pages());
+        let state = &mut locked.state;
+        if state.count() == 0 {
+            state.begin(order, self.discards);
         }
-        state.taken.set(first, order.pages());
-        state.count += order.pages() as u16;
-        let full = usize::from(state.count) == CLUSTER_SLOTS;
-        if state.order == order {
-            state.owned = !full;
+        state.add(order.pages());
+        let full = state.is_full();
+        if state.order() == order {
+            state.set_owned(!full);
         } else {
-            state.lent = true;
+            state.set_lent();
         }
-        self.settle(&mut cluster);
+        self.settle(locked);
         // At the end of a cluster the search goes on at its beginning.
         let next = join(number, (first + order.pages()) % CLUSTER_SLOTS).get();
         let next = if full { NO_CURRENT } else { next };
@@ -590,10 +539,10 @@ impl Slots {
         if pages == 0 {
             return Ok(());
         }
-        let mut cluster = self.lock(run.cluster);
-        run.free_in(&mut cluster.state.taken)?;
-        cluster.state.count -= pages as u16;
-        self.settle(&mut cluster);
+        let mut locked = self.lock(run.cluster);
+        run.free_in(locked.taken())?;
+        locked.state.sub(pages);
+        self.settle(&mut locked);
         Ok(())
     }
 
@@ -604,15 +553,15 @@ impl Slots {
     /// list are freed all the same; a slot named twice is freed once.
     pub fn free_many(&self, slots: &[SlotId]) -> Result<(), FreeError> {
         free_by_cluster(slots, |group| {
-            let mut cluster = self.lock(Run::new(group[0], 1, self.capacity())?.cluster);
+            let mut locked = self.lock(Run::new(group[0], 1, self.capacity())?.cluster);
             let mut first_error = Ok(());
             for slot in group {
-                let run = Run { cluster: cluster.number, offset: split(*slot).1, pages: 1 };
-                let result = run.free_in(&mut cluster.state.taken);
-                cluster.state.count -= u16::from(result.is_ok());
+                let run = Run { cluster: locked.number, offset: split(*slot).1, pages: 1 };
+                let result = run.free_in(locked.taken());
+                locked.state.sub(usize::from(result.is_ok()));
                 first_error = first_error.and(result);
             }
-            self.settle(&mut cluster);
+            self.settle(&mut locked);
             first_error
         })
     }
@@ -626,12 +575,13 @@ impl Slots {
         let mut done = 0;
         for number in self.emptied.from(0, u64::MAX).take(budget) {
             // Nothing of it is taken, so nobody frees; and who looks for room skips what is locked.
-            let Some(state) = self.clusters[number as usize].0.try_lock() else { continue };
-            let mut cluster = Locked { number, state };
+            let Some(mut locked) = self.clusters[number as usize].try_lock(number) else {
+                continue;
+            };
             if self.emptied.has(number) {
                 device.discard(join(number, 0), CLUSTER_SLOTS)?;
-                cluster.state.stale = false;
-                self.settle(&mut cluster);
+                locked.state.set_told();
+                self.settle(&mut locked);
                 done += 1;
             }
         }
@@ -642,47 +592,47 @@ impl Slots {
     #[must_use]
     pub fn next_taken(&self, from: SlotId) -> Option<SlotId> {
         next_taken(from, self.clusters.len() as u32, |number, offset| {
-            self.lock(number).state.taken.first_taken(offset)
+            self.lock(number).taken().first_taken(offset)
         })
     }
 
     #[inline]
     fn lock(&self, number: u32) -> Locked<'_> {
-        Locked { number, state: self.waits.lock(&self.clusters[number as usize].0) }
+        self.clusters[number as usize].lock(number, &self.waits)
     }
 
     /// Puts a cluster into the sets where it belongs now.
     #[inline]
-    fn settle(&self, cluster: &mut Locked<'_>) {
-        let (was, is) = (cluster.state.marks, cluster.state.marks());
-        if was != is {
-            cluster.state.marks = is;
-            self.change(cluster.number, was, is);
+    fn settle(&self, locked: &mut Locked<'_>) {
+        let place = locked.place();
+        if !locked.state.is_at(place) {
+            self.change(locked, place);
         }
     }
 
     /// Takes a cluster out of the sets where it was and puts it where it is now.
     #[cold]
-    fn change(&self, number: u32, was: StateMarks, is: StateMarks) {
+    fn change(&self, locked: &mut Locked<'_>, is: Place) {
+        let (number, was) = (locked.number, locked.state.place());
         for (was, is) in self.sets(was).into_iter().zip(self.sets(is)) {
             if was.map(core::ptr::from_ref) != is.map(core::ptr::from_ref) {
                 is.into_iter().for_each(|set| set.insert(number));
                 was.into_iter().for_each(|set| set.remove(number));
             }
         }
-        if was == StateMarks::Free {
+        if was == Place::Free && self.touched.load(Ordering::Relaxed) <= number {
             self.touched.fetch_max(number + 1, Ordering::Relaxed);
         }
-        self.moves.fetch_add(1, Ordering::Relaxed);
+        locked.moved(is);
     }
 
-    /// The sets that a cluster with these marks is in.
-    fn sets(&self, marks: StateMarks) -> [Option<&Marks>; 2] {
-        match marks {
-            StateMarks::Free => [Some(&self.free), None],
-            StateMarks::Emptied => [Some(&self.emptied), None],
-            StateMarks::Full => [None, None],
-            StateMarks::Partly { order, room } => {
+    /// The sets that a cluster at this place is in.
+    fn sets(&self, place: Place) -> [Option<&Marks>; 2] {
+        match place {
+            Place::Free => [Some(&self.free), None],
+            Place::Emptied => [Some(&self.emptied), None],
+            Place::Full => [None, None],
+            Place::Partly { order, room } => {
                 let order = usize::from(order.get());
                 let second = match room {
                     Room::None => None,
@@ -705,23 +655,20 @@ impl Slots {
     /// # Panics
     /// When an invariant of this module does not hold.
     pub fn check(&self) {
-        let locked: alloc::vec::Vec<_> = self.clusters.iter().map(|c| c.0.lock()).collect();
-        for (state, number) in locked.iter().zip(0..) {
-            let count = usize::from(state.count);
-            assert_eq!(state.taken.count(), count, "cluster {number} miscounts");
-            assert_eq!(state.marks, state.marks(), "cluster {number} is marked wrongly");
-            let expected = self.sets(state.marks).map(|set| set.map(core::ptr::from_ref));
+        let locked: alloc::vec::Vec<_> =
+            (0..self.clusters.len() as u32).map(|number| self.lock(number)).collect();
+        for locked in &locked {
+            let (number, state) = (locked.number, locked.state);
+            let count = state.count();
+            assert_eq!(locked.taken().count(), count, "cluster {number} miscounts");
+            assert_eq!(state.place(), locked.place(), "cluster {number} is marked wrongly");
+            let expected = self.sets(state.place()).map(|set| set.map(core::ptr::from_ref));
             for set in self.all_sets() {
                 let member = expected.contains(&Some(core::ptr::from_ref(set)));
-                assert_eq!(
-                    set.has(number),
-                    member,
-                    "cluster {number} is in other sets: {:?}",
-                    **state
-                );
+                assert_eq!(set.has(number), member, "cluster {number} is in other sets: {state:?}");
             }
             let touched = self.touched.load(Ordering::Relaxed);
-            assert!(number < touched || state.marks == StateMarks::Free, "cluster {number}");
+            assert!(number < touched || state.is_at(Place::Free), "cluster {number}");
         }
         for set in self.all_sets() {
             assert_eq!(set.from(0, u64::MAX).count(), set.len(), "a set miscounts");
@@ -735,53 +682,5 @@ impl Cpu {
         let apart = cpus.next_power_of_two().min(64);
         let lanes = (u64::MAX / (u64::MAX >> (64 - apart))) << (cpu % apart);
         Self { current, cursor: AtomicU32::new(0), lanes }
-    }
-}
-
-impl State {
-    const FREE: Self = Self {
-        taken: Bitmap::EMPTY,
-        count: 0,
-        order: Order::PAGE,
-        owned: false,
-        lent: false,
-        stale: false,
-        marks: StateMarks::Free,
-    };
-
-    /// The marks that the contents ask for.
-    #[inline]
-    fn marks(&self) -> StateMarks {
-        match usize::from(self.count) {
-            0 if !self.owned && self.stale => StateMarks::Emptied,
-            0 if !self.owned => StateMarks::Free,
-            CLUSTER_SLOTS => StateMarks::Full,
-            _ => StateMarks::Partly { order: self.order, room: self.room() },
-        }
-    }
-
-    /// Nothing of it is taken and no CPU has it.
-    fn is_nobodys(&self) -> bool {
-        matches!(self.marks, StateMarks::Free | StateMarks::Emptied)
-    }
-
-    #[inline]
-    fn room(&self) -> Room {
-        let runs = match self.order {
-            Order::PAGE => CLUSTER_SLOTS - usize::from(self.count),
-            order => self.taken.free_runs(order),
-        };
-        let enough = ((CLUSTER_SLOTS / ROOMY) >> self.order.get()).max(1);
-        match runs {
-            0 => Room::None,
-            _ if self.owned || runs < enough => Room::Spare,
-            _ => Room::Enough,
-        }
-    }
-
-    /// An aligned free run, the first at `from` or later if there is one.
-    #[inline]
-    fn find(&self, order: Order, from: usize) -> Option<usize> {
-        self.taken.free_run(order, from).or_else(|| self.taken.free_run(order, 0))
     }
 }

@@ -1,8 +1,14 @@
-//! Every interleaving of a few threads at a few clusters.
+//! Every interleaving of a few threads at one lock word, and at a few clusters.
+//!
+//! The word's own models have the real one, with the atomics of loom, so they say whether its orderings
+//! are strong enough. Those of clusters have a word that wakes who waits for it (`lock_word::model`), so
+//! that there is little enough to explore.
 //!
 //! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p octavo-slots --release models`
 
 use super::*;
+use crate::lock_word::LockWord;
+use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;
 use std::vec::Vec;
@@ -26,6 +32,72 @@ fn race<T: 'static>(
     let two = handle.join().unwrap();
     slots.check();
     (one, two)
+}
+
+/// A word whose state counts turns, and what it guards.
+struct Guarded {
+    word: LockWord,
+    /// Loom fails when two threads reach it and neither sees that the other is done.
+    cell: UnsafeCell<()>,
+    /// Turns too, read and written as relaxed as the bits of a cluster.
+    beside: AtomicU32,
+}
+
+impl Guarded {
+    fn new() -> Self {
+        let (word, cell) = (LockWord::new(0), UnsafeCell::new(()));
+        Self { word, cell, beside: AtomicU32::new(0) }
+    }
+
+    /// What is done by who got this state out of the word; the state to put in.
+    fn turn(&self, state: u64) -> u64 {
+        self.cell.with_mut(|_| ());
+        assert_eq!(u64::from(self.beside.load(Ordering::Relaxed)), state);
+        self.beside.store(state as u32 + 1, Ordering::Relaxed);
+        state + 1
+    }
+}
+
+/// Runs `work` in this thread and in `others`.
+fn share(others: usize, work: fn(&Guarded)) -> loom::sync::Arc<Guarded> {
+    let guarded = loom::sync::Arc::new(Guarded::new());
+    let others = (0..others).map(|_| {
+        let other = guarded.clone();
+        thread::spawn(move || work(&other))
+    });
+    let others: Vec<_> = others.collect();
+    work(&guarded);
+    others.into_iter().for_each(|thread| thread.join().unwrap());
+    guarded
+}
+
+/// The word as it is in use, but nobody waits: see [`LockWord::put_last`].
+#[test]
+fn who_gets_a_state_out_of_a_word_sees_what_was_done_before() {
+    loom::model(|| {
+        share(2, |own| {
+            for _ in 0..2 {
+                if let Some(state) = own.word.try_take() {
+                    own.word.put(own.turn(state));
+                }
+            }
+        });
+    });
+}
+
+/// Two threads only: of two that wait each yields to the other, for ever.
+#[test]
+fn who_waits_for_a_word_has_its_turn() {
+    loom::model(|| {
+        let guarded = share(1, |own| {
+            for _ in 0..2 {
+                let state = own.word.try_take().unwrap_or_else(|| own.word.take());
+                own.word.put_last(own.turn(state));
+            }
+        });
+        assert_eq!(guarded.word.try_take(), Some(4));
+        assert_eq!(guarded.word.try_take(), None);
+    });
 }
 
 #[test]

@@ -27,7 +27,6 @@ struct Device {
     work: SharedWork,
 }
 
-#[derive(Clone)]
 struct Cluster {
     taken: Bitmap,
     count: usize,
@@ -74,7 +73,7 @@ impl Device {
 
     fn free(&mut self, run: Run) -> Result<(), FreeError> {
         let cluster = &mut self.clusters[run.cluster as usize];
-        run.free_in(&mut cluster.taken)?;
+        run.free_in(&cluster.taken)?;
         cluster.count -= run.pages;
         Ok(())
     }
@@ -89,9 +88,9 @@ impl Allocator for OneLock {
 
     fn new(config: Config) -> Result<Self, ConfigError> {
         let clusters = config.clusters()? as usize;
-        let cluster = Cluster { taken: Bitmap::EMPTY, count: 0, order: Order::PAGE };
+        let cluster = |_| Cluster { taken: Bitmap::empty(), count: 0, order: Order::PAGE };
         let device = Mutex::new(Device {
-            clusters: alloc::vec![cluster; clusters].into(),
+            clusters: (0..clusters).map(cluster).collect(),
             next: [SlotId::new(0); ORDERS],
             work: SharedWork::default(),
         });

@@ -295,7 +295,7 @@ impl Allocator for Series {
             return Ok(());
         }
         let mut cluster = self.lock_cluster(run.cluster);
-        run.free_in(&mut cluster.state.taken)?;
+        run.free_in(&cluster.state.taken)?;
         cluster.state.count -= pages as u16;
         self.settle_after_free(cluster);
         Ok(())
@@ -308,7 +308,7 @@ impl Allocator for Series {
             let mut first_error = Ok(());
             for slot in group {
                 let run = Run { cluster: cluster.number, offset: split(*slot).1, pages: 1 };
-                let result = run.free_in(&mut cluster.state.taken);
+                let result = run.free_in(&cluster.state.taken);
                 cluster.state.count -= u16::from(result.is_ok());
                 first_error = first_error.and(result);
             }
@@ -358,7 +358,7 @@ impl Allocator for Series {
 
 impl State {
     fn new() -> Self {
-        Self { taken: Bitmap::EMPTY, count: 0, order: Order::PAGE, list: Some(List::Free) }
+        Self { taken: Bitmap::empty(), count: 0, order: Order::PAGE, list: Some(List::Free) }
     }
 
     /// Where a cluster belongs after a search in it, whether or not a run was found.

@@ -3,8 +3,8 @@
 pub use crate::one_lock::OneLock;
 pub use crate::series::Series;
 
+use crate::cluster::Cluster;
 use crate::{Config, ConfigError, FreeError, Slots};
-use octavo_page::sync::atomic::Ordering;
 use octavo_page::{Order, SlotId};
 
 /// What all slot allocators do; [`Slots`] says what each call means.
@@ -91,7 +91,7 @@ impl Allocator for Slots {
 
     fn shared_work(&self) -> SharedWork {
         let (waits, waited_ns) = self.waits.so_far();
-        let moves = self.moves.load(Ordering::Relaxed);
+        let moves = self.clusters.iter().map(Cluster::moves).sum();
         SharedWork { acquisitions: 0, moves, waits, waited_ns }
     }
 }
