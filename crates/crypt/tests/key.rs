@@ -85,12 +85,16 @@ fn turned_contents(mapping: &str) -> Option<Vec<u8>> {
 }
 
 /// Mappings that have either half of a key in them, of which the turned bytes are `turned`. The round
-/// keys of AES begin with the key, so an expanded key is found, too.
+/// keys of AES begin with the key, so an expanded key is found, too. What was read is wiped: turned bytes
+/// left in the heap would be turned once more in a copy of the heap, and that left there, too.
 fn with_key(turned: &[u8; 64]) -> Vec<String> {
     let [data, tweak] = [&turned[..32], &turned[32..]];
     let has_key = |mapping: &String| {
-        let contents = turned_contents(mapping).unwrap_or_default();
-        contents.windows(32).any(|window| window == data || window == tweak)
+        let mut contents = turned_contents(mapping).unwrap_or_default();
+        let found = contents.windows(32).any(|window| window == data || window == tweak);
+        contents.fill(0);
+        std::hint::black_box(&mut contents);
+        found
     };
     mappings().into_iter().filter(has_key).collect()
 }
