@@ -83,7 +83,11 @@ fn words(corpus: &Path) -> Result<()> {
         unit: Some(Unit::K16),
         chain: Some(ChainLength::MAX),
         engine: Some(EngineKind::Model),
-        backing: Some(BackingConfig { key: Some(9), files: [Some(file); MAX_BACKING_FILES] }),
+        backing: Some(BackingConfig {
+            key: Some(9),
+            max_pool_percent: 72,
+            files: [Some(file); MAX_BACKING_FILES],
+        }),
     };
     let mut word = String::new();
     config.encode(&mut word).expect("a String takes everything");

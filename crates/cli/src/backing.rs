@@ -57,6 +57,8 @@ impl BackingName {
 pub struct Options<'a> {
     /// How large a file may get.
     pub size: Option<ByteSize>,
+    /// The share of the limit, in percent, that the store may take before it is written back.
+    pub max_pool_percent: u8,
     /// The file of the key.
     pub key: Option<&'a Path>,
     /// Whether a file keeps its name.
@@ -127,7 +129,8 @@ pub fn check(names: &[BackingName], options: Options<'_>) -> Result<Option<Lent>
         None => Key::ephemeral().map(|_| None).map_err(BackingRefusal::Key)?,
         Some(path) => Some(lend(&mut files, open_key(path)?)),
     };
-    let mut config = BackingConfig { key, files: [None; MAX_BACKING_FILES] };
+    let Options { max_pool_percent, .. } = options;
+    let mut config = BackingConfig { key, max_pool_percent, files: [None; MAX_BACKING_FILES] };
     let places = config.files.len();
     if names.len() > places {
         return Err(BackingRefusal::TooMany(names.len()));

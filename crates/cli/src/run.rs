@@ -89,6 +89,12 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE", requires = "backing")]
     backing_size: Option<ByteSize>,
 
+    /// The share of the limit, in percent, that compressed memory may take before the oldest is
+    /// written, as zswap's max_pool_percent. With less, more of the limit is left to the program,
+    /// and more of what it misses has to be read from the file
+    #[arg(long, value_name = "PERCENT", requires = "backing", default_value_t = 72, value_parser = clap::value_parser!(u8).range(1..=100))]
+    max_pool_percent: u8,
+
     /// Encrypt with the key in FILE, 64 bytes, as dm-crypt's aes-xts-plain64 does in sectors of 4096.
     /// Without it: a random key in each process, which nobody else ever has
     #[arg(long, value_name = "FILE", requires = "backing")]
@@ -257,6 +263,7 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
     let stats_json = args.stats_json.as_deref().map(writable_file).transpose()?;
     let options = backing::Options {
         size: args.backing_size,
+        max_pool_percent: args.max_pool_percent,
         key: args.backing_key.as_deref(),
         keep: args.backing_keep,
     };

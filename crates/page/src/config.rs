@@ -67,13 +67,17 @@ pub const MAX_BACKING_FILES: usize = 8;
 /// Where memory is written back to.
 ///
 /// ```text
-/// backing=KEY:FILE:FILE...      KEY: a descriptor, or - for a random key in each process
-///                               FILE: descriptor,priority,kind,bytes
+/// backing=KEY:PERCENT:FILE:FILE...   KEY: a descriptor, or - for a random key in each process
+///                                    PERCENT: of the limit, in memory at most
+///                                    FILE: descriptor,priority,kind,bytes
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BackingConfig {
     /// The keeper's descriptor of the key file; none: each process has a random key.
     pub key: Option<u32>,
+    /// The share of the limit, in percent, 1 to 100, that the store may take before its oldest objects are
+    /// written back.
+    pub max_pool_percent: u8,
     /// The files; those there are come first.
     pub files: [Option<BackingFile>; MAX_BACKING_FILES],
 }
@@ -111,6 +115,7 @@ impl BackingConfig {
             Some(key) => write!(out, "{key}")?,
             None => out.write_char('-')?,
         }
+        write!(out, ":{}", self.max_pool_percent)?;
         self.files().try_for_each(|BackingFile { fd, priority, kind, bytes }| {
             let kind = match kind {
                 BackingKind::Directory => 'd',
@@ -126,6 +131,10 @@ impl BackingConfig {
             "-" => None,
             key => Some(number(key)?),
         };
+        let max_pool_percent = parts.next().and_then(number)?;
+        if !(1..=100).contains(&max_pool_percent) {
+            return None;
+        }
         let mut files = [None; MAX_BACKING_FILES];
         let mut places = files.iter_mut();
         for part in parts {
@@ -146,7 +155,7 @@ impl BackingConfig {
             }
             *places.next()? = Some(file);
         }
-        files[0].map(|_| Self { key, files })
+        files[0].map(|_| Self { key, max_pool_percent, files })
     }
 }
 
@@ -449,7 +458,7 @@ mod tests {
             let kind = if *itself { BackingKind::Itself } else { BackingKind::Directory };
             *place = Some(BackingFile { fd: *fd, priority: *priority, kind, bytes: *bytes });
         }
-        BackingConfig { key, files }
+        BackingConfig { key, max_pool_percent: 72, files }
     }
 
     fn word(config: &RunConfig<'_>) -> String {
@@ -471,7 +480,7 @@ mod tests {
         assert_eq!(
             word(&config),
             "v=2;pid=4711;keeper=4710;ledger=3;limit=536870912;strict=0;unit=16K;\
-             chain=16;engine=model;backing=9:7,0,d,4096:8,-5,i,1099511627776;codec=a%3Bb%3Dc%25%FF two"
+             chain=16;engine=model;backing=9:72:7,0,d,4096:8,-5,i,1099511627776;codec=a%3Bb%3Dc%25%FF two"
         );
     }
 
@@ -494,8 +503,11 @@ mod tests {
             ("chain=0", BadValue { key: "chain", value: "0" }),
             ("engine=auto", BadValue { key: "engine", value: "auto" }),
             ("backing=-", BadValue { key: "backing", value: "-" }),
-            ("backing=-:1,2,x,3", BadValue { key: "backing", value: "-:1,2,x,3" }),
-            ("backing=-:1,2,d,3,4", BadValue { key: "backing", value: "-:1,2,d,3,4" }),
+            ("backing=-:72", BadValue { key: "backing", value: "-:72" }),
+            ("backing=-:0:1,2,d,3", BadValue { key: "backing", value: "-:0:1,2,d,3" }),
+            ("backing=-:101:1,2,d,3", BadValue { key: "backing", value: "-:101:1,2,d,3" }),
+            ("backing=-:72:1,2,x,3", BadValue { key: "backing", value: "-:72:1,2,x,3" }),
+            ("backing=-:72:1,2,d,3,4", BadValue { key: "backing", value: "-:72:1,2,d,3,4" }),
             ("codec=%4", BadValue { key: "codec", value: "%4" }),
             ("codec=%zz", BadValue { key: "codec", value: "%zz" }),
             ("codec=a=b", BadValue { key: "codec", value: "a=b" }),

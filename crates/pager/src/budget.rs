@@ -34,10 +34,6 @@ const DENSER_AT: [u64; TIERS - 1] = [65, 80, 88];
 /// Share of the limit up to which it keeps copies of pages that came back.
 const COPIES: u64 = 58;
 
-/// Share of the limit, in percent, past which the store's oldest objects are written to a file: past where it
-/// is made dense, so that what is written is.
-const SHRUNK_AT: u64 = 72;
-
 /// What there is beside the store at least where it is shrunk: what stays resident, and as much again as
 /// keeps the program going, and the memory that is written from.
 const BESIDE: u64 = FLOOR + 4 * MIB;
@@ -177,12 +173,13 @@ impl Budget {
         DENSER_AT.iter().filter(|percent| essential * 100 > self.limit() * **percent).count()
     }
 
-    /// Whether the store, which takes `stored` pages, is to be shrunk; it `is` being so.
+    /// Whether the store, which takes `stored` pages and may take `percent` of the limit, is to be shrunk; it
+    /// `is` being so.
     #[must_use]
-    pub fn wants_shrinking(&self, stored: u64, is: bool) -> bool {
+    pub fn wants_shrinking(&self, stored: u64, percent: u8, is: bool) -> bool {
         let limit = self.limit();
-        let from = (limit * SHRUNK_AT / 100).min(limit.saturating_sub(BESIDE));
-        stored > if is { from.saturating_sub(limit / 16) } else { from }
+        let from = (limit * u64::from(percent) / 100).min(limit.saturating_sub(BESIDE));
+        stored > if is { from - from / 12 } else { from }
     }
 
     /// Whether there is room for compressed copies of pages that are in the program.
@@ -305,10 +302,10 @@ mod tests {
     #[test]
     fn the_store_is_shrunk_past_the_first_of_two_marks_and_down_to_the_second() {
         // Of a large limit a share; of a small one what leaves the program enough.
-        for (limit, from) in [(1600, 1152), (24, 12)] {
+        for (limit, percent, from) in [(1600, 72, 1152), (1600, 3, 48), (24, 72, 12)] {
             let budget = Budget::new(limit * MIB);
-            let wants = |at: u64, is| budget.wants_shrinking(at, is);
-            let (from, to) = (from * MIB, from * MIB - limit * MIB / 16);
+            let wants = |at: u64, is| budget.wants_shrinking(at, percent, is);
+            let (from, to) = (from * MIB, from * MIB / 12 * 11);
             assert!(!wants(from, false) && wants(from + 1, false));
             assert!(wants(to + 1, true) && !wants(to, true));
         }

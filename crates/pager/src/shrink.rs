@@ -120,9 +120,9 @@ impl Pager {
     /// Writes some of the oldest objects back, while the store takes too much; false when there is nothing
     /// to do, or somebody else is at it.
     pub(crate) fn shrink_step(&self, worker: &mut Worker) -> bool {
-        if self.config.backing.is_none() {
+        let Some(BackingConfig { max_pool_percent, .. }) = self.config.backing else {
             return false;
-        }
+        };
         let Some(mut shrinker) = self.shrinker.try_lock() else { return false };
         if RECALL.load(Ordering::Acquire) != NOTHING {
             return self.recall_step(worker, &mut shrinker);
@@ -130,7 +130,7 @@ impl Pager {
         shrinker.back = 0;
         let now = task::now();
         let stored = (self.store.stats().pool_bytes / PAGE_SIZE) as u64;
-        shrinker.is_on = self.budget.wants_shrinking(stored, shrinker.is_on);
+        shrinker.is_on = self.budget.wants_shrinking(stored, max_pool_percent, shrinker.is_on);
         let is_wanted = shrinker.is_on || self.store.has_raw();
         if !is_wanted || now < shrinker.rests_until || !self.has_file(&mut shrinker) {
             self.publish_backing(&mut shrinker, now);
