@@ -12,7 +12,7 @@ use octavo_page::{ByteSize, EngineKind, PAGE_SIZE};
 use octavo_pool::classes::ClassRow;
 use octavo_sys::file::{self, Fd};
 use octavo_sys::proc::Statm;
-use octavo_sys::{shared, task};
+use octavo_sys::{Errno, shared, task};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -50,6 +50,7 @@ pub struct Report {
 /// is over.
 pub fn keep(ledger: &'static Ledger, memory: &Fd, first: &Fd, report: Report) -> ! {
     task::detach();
+    task::allow_descriptors();
     task::set_name(c"octavo-keeper");
     let mut kept = vec![memory.raw(), first.raw()];
     kept.extend(report.json.iter().map(|(file, _)| file.as_raw_fd()));
@@ -214,11 +215,16 @@ impl Keeper {
             if self.pagers.contains_key(&pager) {
                 continue;
             }
-            self.count(program, member);
-            let Ok(process) = task::pidfd(pager) else {
-                ledger.clear(member); // gone already
-                continue;
+            let process = match task::pidfd(pager) {
+                Ok(process) => process,
+                Err(Errno::ESRCH) => {
+                    self.count(program, member);
+                    ledger.clear(member); // gone already
+                    continue;
+                }
+                Err(_) => continue, // met when there is a descriptor for it again
             };
+            self.count(program, member);
             let faults = member.counters.faults.get();
             self.pagers.insert(pager, Pager { process, is_lost: false, faults, heat: 0 });
         }

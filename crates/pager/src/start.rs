@@ -155,14 +155,18 @@ const LOST_AFTER: u32 = 5;
 /// would wait for ever. `looks` counts looks in a row that found it so.
 fn end_if_lost(parent: Owner, looks: &Cell<u32>) {
     let waits = LETTERS.load(Ordering::Acquire) % 2 == 1;
-    let gone = task::pidfd(parent.pager).map_or(true, |pager| pager.is_readable());
+    let gone = match task::pidfd(parent.pager) {
+        Ok(pager) => pager.is_readable(),
+        // Not known with any other, such as that the program has no descriptor left.
+        Err(error) => error == Errno::ESRCH,
+    };
     looks.set(if waits && gone { looks.get() + 1 } else { 0 });
-    if looks.get() == LOST_AFTER
-        && let Ok(program) = task::pidfd(task::pid())
-    {
+    if looks.get() == LOST_AFTER {
         let line = b"octavo: the pager of the parent was lost before this child had its own\n";
-        task::tell(&program, line);
-        let _ = task::kill(&program);
+        if let Ok(program) = task::pidfd(task::pid()) {
+            task::tell(&program, line);
+        }
+        task::end_self();
     }
 }
 
@@ -321,6 +325,7 @@ extern "C" fn helper(process: usize) -> ! {
     IMAGE[1].store(image.end as u64, Ordering::Relaxed);
     task::on_crash(crashed);
     task::detach();
+    task::allow_descriptors();
     task::set_name(c"octavo-pager");
     if let Err(error) = file::close_range(0, u32::MAX) {
         answer_error(error);
@@ -524,10 +529,9 @@ pub(crate) fn leave() -> ! {
         ledger.leave(member);
     }
     let guard = GUARD.load(Ordering::Acquire) as i32;
-    if let Ok(guard) = task::pidfd(guard) {
-        let _ = task::kill(&guard);
+    if guard != 0 {
+        task::end_child(guard);
     }
-    let _ = task::reap(guard);
     task::exit_group(0)
 }
 

@@ -156,6 +156,8 @@ pub fn exit_group(status: i32) -> ! {
     }
 }
 
+const SIGKILL: usize = 9;
+
 /// Process id of the calling task.
 #[must_use]
 pub fn pid() -> i32 {
@@ -221,10 +223,28 @@ pub fn reap(pid: i32) -> Result<()> {
     }
 }
 
+/// Ends the child `pid`, which nobody has reaped so far, and reaps it. Needs no descriptor.
+pub fn end_child(pid: i32) {
+    assert!(pid > 0, "{pid} is no child's id");
+    send_sigkill(pid);
+    let _ = reap(pid);
+}
+
+/// Ends the calling process as by SIGKILL.
+pub fn end_self() -> ! {
+    send_sigkill(pid());
+    exit_group(128 + SIGKILL as i32)
+}
+
+fn send_sigkill(pid: i32) {
+    // SAFETY: sends a signal, to this process or a child of it.
+    let _ = unsafe { syscall!(Sysno::kill, pid, SIGKILL) };
+}
+
 /// A descriptor that becomes readable when process `pid` ends.
 ///
 /// # Errors
-/// `ESRCH` when there is none.
+/// `ESRCH` when there is none; `EMFILE` and `ENFILE` when it is not known.
 pub fn pidfd(pid: i32) -> Result<Fd> {
     // SAFETY: makes a descriptor.
     unsafe { syscall!(Sysno::pidfd_open, pid, 0usize) }.map(|n| Fd::own(n as i32))
@@ -235,7 +255,6 @@ pub fn pidfd(pid: i32) -> Result<Fd> {
 /// # Errors
 /// `ESRCH` when it is gone.
 pub fn kill(pidfd: &Fd) -> Result<()> {
-    const SIGKILL: usize = 9;
     // SAFETY: sends a signal to the process we were made for.
     unsafe { syscall!(Sysno::pidfd_send_signal, pidfd.raw(), SIGKILL, 0usize, 0usize) }.map(|_| ())
 }
@@ -258,6 +277,33 @@ pub fn tell(pidfd: &Fd, line: &[u8]) {
         let _ = stderr.write_all(line);
     }
 }
+
+/// Lets the calling process, which must not be the program, have as many descriptors as it may: what limits
+/// the program's own, and was inherited from it, is not meant for ours. Needs `CAP_SYS_RESOURCE` only
+/// where the program's hard limit is less than [`FEW_DESCRIPTORS`].
+pub fn allow_descriptors() {
+    const RLIMIT_NOFILE: usize = 7;
+    let mut limit = [0u64; 2];
+    let (soft, hard) = (0, 1);
+    let nothing = core::ptr::null_mut::<[u64; 2]>();
+    let at = &raw mut limit;
+    // SAFETY: the kernel writes a limit of two words.
+    let found = unsafe { syscall!(Sysno::prlimit64, 0usize, RLIMIT_NOFILE, nothing, at) };
+    if found.is_err() {
+        return;
+    }
+    for most in [limit[hard].max(FEW_DESCRIPTORS), limit[hard]] {
+        let wanted = [limit[soft].max(most), most];
+        let at = &raw const wanted;
+        // SAFETY: the kernel reads a limit of two words, of this process.
+        if unsafe { syscall!(Sysno::prlimit64, 0usize, RLIMIT_NOFILE, at, nothing) }.is_ok() {
+            return;
+        }
+    }
+}
+
+/// So many are enough for the helper of any program.
+const FEW_DESCRIPTORS: u64 = 256;
 
 /// Leaves the process group of the program, and its working directory. It stays in the session:
 /// the scheduler treats sessions as groups, and weighs policies only within one.
