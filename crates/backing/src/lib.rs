@@ -1,7 +1,7 @@
 //! Objects in files and block devices: packed, encrypted, cleaned, verified.
 //!
 //! ```text
-//!   write ──► log: head, chunk ──seal──► device ──► read: window ──► object, neighbours
+//!   write ──► log: head, chunk ──seal──► device ──► read: windows ──► object
 //!               │ a batch                  │            ▲
 //!               └─ places                  │            └─ or out of a chunk that is still here
 //!                                          │
@@ -57,7 +57,7 @@ pub use device::{Device, DeviceId, Ways};
 pub use errors::{Fault, Lost, NewError, ReadError, Trouble, WriteError};
 pub use geometry::{Geometry, GeometryError};
 pub use place::{MAX_OBJECT, Owner, Place};
-pub use read::{Found, Neighbours, Reader};
+pub use read::{Found, Reader};
 pub use stats::Stats;
 
 use alloc::boxed::Box;
@@ -190,7 +190,7 @@ impl<D: Device> Backing<D> {
         })
     }
 
-    /// What a thread reads with: 128 KiB with usual sizes.
+    /// What a thread reads with: 368 KiB with usual sizes.
     #[must_use]
     pub fn reader(&self) -> Reader {
         Reader::new(&self.geometry)

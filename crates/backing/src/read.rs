@@ -1,4 +1,4 @@
-//! Reading: the sectors of an object, what else is in them, and what is likely to come next.
+//! Reading: the sectors of an object, what lies around it, and what is likely to come next.
 //!
 //! ```text
 //!   sectors      │▪▪▪▪▪▪▪▪│▪▪▪▪▪▪▪▪│▪▪▪▪▪▪▪▪│▪▪▪▪▪▪▪▪│
@@ -6,9 +6,13 @@
 //!                     └ neighbours ┘  wanted └ neighbours ┘
 //!                 └──────── one transfer ────────┘└ read ahead, when reads go on in order ┘
 //! ```
-//! A reader keeps what it read last, decrypted: its *window*. What is there is not read again, and
-//! every object that lies in it whole is the caller's for the asking. It is verified at each time anew, and
-//! a window whose segment was opened again since is not looked at.
+//! A reader keeps what it read lately, decrypted: its *windows*, one for reads that go on in order and a few
+//! for those that jump. What is in one is not read again. It is verified at each time anew, and a window
+//! whose segment was opened again since is not looked at.
+//!
+//! Objects that were written together were cold together, and often are wanted together. Whether that is so
+//! is found by trial: one jump in sixteen reads its group of sectors whole, and all do as long as what
+//! was read around objects is wanted often enough to pay for it.
 //!
 //! A read is one system call that waits: with a ring it would be one as well, and readers would share it.
 
@@ -16,8 +20,8 @@ use crate::Backing;
 use crate::device::Device;
 use crate::errors::{Fault, Lost, ReadError};
 use crate::geometry::{Geometry, SECTOR, sectors_of};
-use crate::place::{GRANULE, Owner, Place, Segment};
-use crate::record::{Binding, Chain, Record, View};
+use crate::place::{Owner, Place, Segment};
+use crate::record::{Binding, Record, View};
 use crate::{Owners, record};
 use alloc::boxed::Box;
 use core::ops::Range;
@@ -25,16 +29,24 @@ use core::sync::atomic::Ordering::Relaxed;
 use octavo_mempool::{Page, Wait};
 use octavo_sys::Errno;
 
-/// Sectors of a window that is read ahead.
+/// Sectors of the window that is read ahead.
 const MOST_AHEAD: usize = 32;
 
 /// Sectors that are read ahead when reads go on in order, at first.
 const FIRST_AHEAD: usize = 4;
 
+/// Windows for reads that jump, and sectors of each: room for a record over the end of a group.
+const NEAR: usize = 10;
+const NEAR_SECTORS: usize = GROUP + 2;
+
+/// Sectors that are read together, at a multiple of as many: on a disk that takes 75 us for one, four take
+/// 80 and are decrypted in two.
+const GROUP: usize = 4;
+
 /// How often a read is begun again that was cut short or interrupted.
 const TRIES: usize = 16;
 
-/// Sectors that a reader has room for.
+/// Sectors that a reader has room for in one piece.
 pub(crate) const fn window_sectors(geometry: &Geometry) -> usize {
     let most = if geometry.segment_sectors() < MOST_AHEAD {
         geometry.segment_sectors()
@@ -46,56 +58,178 @@ pub(crate) const fn window_sectors(geometry: &Geometry) -> usize {
 
 /// What one thread reads with.
 pub struct Reader {
-    plain: Box<[u8]>,
-    window: Option<Window>,
-    /// Sectors that were read ahead the last time.
+    /// What was read in order, or is too long for the others.
+    stream: Window,
+    near: [Window; NEAR],
+    /// What was read last, in order or not, and what was read ahead then.
+    last: Option<(Segment, Range<usize>)>,
     ahead: usize,
+    /// Reads so far.
+    clock: u64,
+    around: Around,
 }
 
-/// What is in a reader's memory: sectors of a segment, as it was opened then.
-#[derive(Clone)]
+/// Sectors of a segment, as it was opened then, in a reader's memory.
 struct Window {
+    plain: Box<[u8]>,
+    held: Option<Held>,
+    /// When it was used last.
+    used: u64,
+}
+
+/// What a window has.
+#[derive(Clone)]
+struct Held {
     segment: Segment,
     binding: Binding,
     sectors: Range<usize>,
+    /// Those that were wanted when it was read; others were since.
+    asked: Range<usize>,
+    helped: bool,
+}
+
+/// Whether it pays to read what lies around objects.
+#[derive(Default)]
+struct Around {
+    score: i32,
+    jumps: u32,
+}
+
+impl Around {
+    /// One jump in so many is a trial.
+    const TRIAL: u32 = 16;
+    /// What a window that helped is worth, and one that did not costs: a transfer saved against one that takes
+    /// a tenth longer, with a margin.
+    const GAIN: i32 = 4;
+    const LOSS: i32 = 1;
+    const MOST: i32 = 16;
+
+    fn is_wanted(&mut self) -> bool {
+        self.jumps = self.jumps.wrapping_add(1);
+        self.score > 0 || self.jumps.is_multiple_of(Self::TRIAL)
+    }
+
+    fn note(&mut self, has_helped: bool) {
+        let change = if has_helped { Self::GAIN } else { -Self::LOSS };
+        self.score = (self.score + change).clamp(-Self::MOST, Self::MOST);
+    }
+}
+
+impl Window {
+    fn new(sectors: usize) -> Self {
+        Self { plain: alloc::vec![0; sectors * SECTOR].into(), held: None, used: 0 }
+    }
+
+    fn room(&self) -> usize {
+        self.plain.len() / SECTOR
+    }
+
+    /// What is in it of a segment as it is opened now.
+    fn of(&self, segment: Segment, binding: Binding) -> Option<&Held> {
+        let is_it =
+            |held: &&Held| held.segment == segment && held.binding.sequence == binding.sequence;
+        self.held.as_ref().filter(is_it)
+    }
 }
 
 impl Reader {
     pub(crate) fn new(geometry: &Geometry) -> Self {
-        let room = alloc::vec![0; window_sectors(geometry) * SECTOR];
-        Self { plain: room.into(), window: None, ahead: 0 }
+        let most = window_sectors(geometry);
+        Self {
+            stream: Window::new(most),
+            near: core::array::from_fn(|_| Window::new(NEAR_SECTORS.min(most))),
+            last: None,
+            ahead: 0,
+            clock: 0,
+            around: Around::default(),
+        }
     }
 
     /// Forgets what was read: in a forked child that was of another backing.
     pub fn forget(&mut self) {
-        (self.window, self.ahead) = (None, 0);
+        self.windows_mut().for_each(|window| window.held = None);
+        (self.last, self.ahead) = (None, 0);
     }
 
-    fn sectors(&self) -> usize {
-        self.plain.len() / SECTOR
+    fn windows_mut(&mut self) -> impl Iterator<Item = &mut Window> {
+        core::iter::once(&mut self.stream).chain(&mut self.near)
     }
 
-    /// Whether these bytes of a segment are in the window.
-    fn holds(&self, segment: Segment, binding: Binding, bytes: &Range<usize>) -> bool {
-        let sectors = sectors_of(bytes);
-        self.window.as_ref().is_some_and(|window| {
-            window.segment == segment
-                && window.binding.sequence == binding.sequence
-                && window.sectors.start <= sectors.start
-                && sectors.end <= window.sectors.end
+    /// The number of the window that has these sectors of a segment as it is opened now.
+    fn holder(
+        &mut self,
+        segment: Segment,
+        binding: Binding,
+        sectors: &Range<usize>,
+    ) -> Option<usize> {
+        self.clock += 1;
+        let clock = self.clock;
+        self.windows_mut().enumerate().find_map(|(n, window)| {
+            let held = window.of(segment, binding)?;
+            let has = held.sectors.start <= sectors.start && sectors.end <= held.sectors.end;
+            if !has {
+                return None;
+            }
+            let was_asked = held.asked.start <= sectors.start && sectors.end <= held.asked.end;
+            window.held.as_mut()?.helped |= !was_asked;
+            window.used = clock;
+            Some(n)
         })
     }
 
-    /// How far to read beyond sectors of a segment of `all`: farther each time that they follow the window, or
-    /// begin a segment after it came to the end of one.
+    fn window(&self, number: usize) -> &Window {
+        number.checked_sub(1).map_or(&self.stream, |near| &self.near[near])
+    }
+
+    fn window_mut(&mut self, number: usize) -> &mut Window {
+        number.checked_sub(1).map_or(&mut self.stream, |near| &mut self.near[near])
+    }
+
+    /// The number of the window that is to have other sectors now: `in_order` that of streams, or else the one that was
+    /// longest not used.
+    fn take_window(&mut self, in_order: bool) -> usize {
+        if in_order {
+            return 0;
+        }
+        let oldest = self.near.iter().enumerate().min_by_key(|(_, window)| window.used);
+        let number = 1 + oldest.map_or(0, |(n, _)| n);
+        let before = self.window_mut(number).held.take();
+        if let Some(before) = before.filter(|before| before.sectors != before.asked) {
+            self.around.note(before.helped);
+        }
+        number
+    }
+
+    /// How far to read beyond sectors of a segment of `all`: farther each time that they follow what was read
+    /// last, or begin a segment after it came to the end of one.
     fn look_ahead(&mut self, segment: Segment, sectors: &Range<usize>, all: usize) -> usize {
-        let follows = self.window.as_ref().is_some_and(|window| {
-            let end = window.sectors.end;
-            let goes_on = window.segment == segment && (end - 1..=end).contains(&sectors.start);
-            goes_on || end == all && sectors.start == 0
+        let follows = self.last.as_ref().is_some_and(|(last, read)| {
+            let goes_on = *last == segment && (read.end - 1..=read.end).contains(&sectors.start);
+            goes_on || read.end == all && sectors.start == 0
         });
         self.ahead = if follows { (self.ahead * 2).clamp(FIRST_AHEAD, MOST_AHEAD) } else { 0 };
         self.ahead
+    }
+
+    /// What to read where `wanted` is, of a segment of `all` sectors, and into which window.
+    fn plan(
+        &mut self,
+        segment: Segment,
+        wanted: &Range<usize>,
+        all: usize,
+    ) -> (Range<usize>, usize) {
+        let ahead = self.look_ahead(segment, wanted, all);
+        if ahead > 0 || wanted.len() > self.near[0].room() {
+            let end = (wanted.end + ahead).min(all).min(wanted.start + self.stream.room());
+            return (wanted.start..end.max(wanted.end), self.take_window(true));
+        }
+        let mut sectors = wanted.clone();
+        if self.around.is_wanted() {
+            let group = wanted.start / GROUP * GROUP;
+            sectors.end = wanted.end.max(group + GROUP).min(all);
+            sectors.start = group.max(sectors.end.saturating_sub(self.near[0].room()));
+        }
+        (sectors, self.take_window(false))
     }
 }
 
@@ -110,51 +244,6 @@ impl<'r> Found<'r> {
     #[must_use]
     pub fn bytes(&self) -> &'r [u8] {
         &self.view.bytes[self.record.object.clone()]
-    }
-
-    /// What else was read with it and is whole: owners, places and bytes, in order of place. Whether they
-    /// live is for their owners to say.
-    #[must_use]
-    pub fn neighbours(&self) -> Neighbours<'r> {
-        let begin = self.record.object.start - record::HEADER;
-        let chain = Chain::before(&self.view, begin / SECTOR * SECTOR, begin);
-        Neighbours { view: self.view, at: chain.first(), chain, begin, end: self.record.end() }
-    }
-}
-
-/// See [`Found::neighbours`].
-pub struct Neighbours<'r> {
-    view: View<'r>,
-    at: usize,
-    chain: Chain,
-    /// Where the record begins that these are the neighbours of, and where it ends.
-    begin: usize,
-    end: usize,
-}
-
-impl<'r> Iterator for Neighbours<'r> {
-    type Item = (Owner, Place, &'r [u8]);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        while self.at < self.begin {
-            let may_be = self.chain.leads(self.at);
-            match may_be.then(|| self.view.record(self.at)).flatten() {
-                Some(record) => return Some(self.give(record)),
-                None => self.at += GRANULE,
-            }
-        }
-        if self.at == self.begin {
-            self.at = self.end;
-        }
-        let record = self.view.record(self.at)?;
-        Some(self.give(record))
-    }
-}
-
-impl<'r> Neighbours<'r> {
-    fn give(&mut self, record: Record) -> (Owner, Place, &'r [u8]) {
-        self.at = record.end();
-        (record.owner, record.place, &self.view.bytes[record.object])
     }
 }
 
@@ -181,18 +270,28 @@ impl<D: Device> Backing<D> {
         let mut why = Fault::Damaged;
         for _ in 0..3 {
             let binding = self.binding(segment);
-            if reader.holds(segment, binding, &bytes) {
-                self.counters.window_reads.fetch_add(1, Relaxed);
-            } else if let Err(fault) = self.load(reader, segment, binding, &bytes) {
-                why = fault;
-                reader.window = None;
+            let sectors = sectors_of(&bytes);
+            let number = match reader.holder(segment, binding, &sectors) {
+                Some(number) => {
+                    self.counters.window_reads.fetch_add(1, Relaxed);
+                    Some(number)
+                }
+                None => match self.load(reader, segment, binding, &sectors) {
+                    Ok(number) => Some(number),
+                    Err(fault) => {
+                        why = fault;
+                        None
+                    }
+                },
+            };
+            let is_it = |record: &Record| record.owner == owner && record.place == place;
+            let record = number.and_then(|number| self.find(reader.window(number), at));
+            if let (Some(number), Some(record)) = (number, record.filter(is_it)) {
+                let view = self.view(reader.window(number)).expect("it was found there");
+                return Ok(Found { view, record });
             }
-            if let Some(record) =
-                self.find(reader, segment, at).filter(|r| r.owner == owner && r.place == place)
-            {
-                return Ok(Found { view: self.view(reader).expect("it was found there"), record });
-            }
-            reader.window = None;
+            // The window may be of a time when this was not there yet.
+            reader.forget();
             if !owners.lives(owner, place) {
                 return Err(ReadError::Gone);
             }
@@ -202,49 +301,50 @@ impl<D: Device> Backing<D> {
         Err(ReadError::Lost(Lost { device: self.device_of(segment), offset, why }))
     }
 
-    /// The record at byte `at` of a segment, if it is in the window.
-    fn find(&self, reader: &Reader, segment: Segment, at: usize) -> Option<Record> {
-        let window = reader.window.as_ref().filter(|window| window.segment == segment)?;
-        self.view(reader)?.record(at.checked_sub(window.sectors.start * SECTOR)?)
+    /// The record at byte `at` of the segment that a window is of, if it is there.
+    fn find(&self, window: &Window, at: usize) -> Option<Record> {
+        let held = window.held.as_ref()?;
+        self.view(window)?.record(at.checked_sub(held.sectors.start * SECTOR)?)
     }
 
-    /// What is in the window.
-    fn view<'r>(&self, reader: &'r Reader) -> Option<View<'r>> {
-        let Window { segment, binding, sectors } = reader.window.as_ref()?;
+    /// What is in a window.
+    fn view<'r>(&self, window: &'r Window) -> Option<View<'r>> {
+        let Held { segment, binding, sectors, .. } = window.held.as_ref()?;
         Some(View {
-            bytes: &reader.plain[..sectors.len() * SECTOR],
+            bytes: &window.plain[..sectors.len() * SECTOR],
             start: self.geometry.address(*segment, sectors.start * SECTOR),
             binding: *binding,
             max_object: self.geometry.max_object(),
         })
     }
 
-    /// Has the window be what these bytes of a segment touch, and what comes behind when reads go on in
-    /// order.
+    /// Has a window be these sectors of a segment, and what is read with them; the number of the window.
     fn load(
         &self,
         reader: &mut Reader,
         segment: Segment,
         binding: Binding,
-        bytes: &Range<usize>,
-    ) -> Result<(), Fault> {
-        let wanted = sectors_of(bytes);
-        let all = self.geometry.segment_sectors();
-        let ahead = reader.look_ahead(segment, &wanted, all);
-        let end = (wanted.end + ahead).min(all).min(wanted.start + reader.sectors());
-        let more = wanted.start..end.max(wanted.end);
-        let more_fails = |fault| if more.end > wanted.end { Ok(()) } else { Err(fault) };
-        let mut sectors = more.clone();
-        if let Err(fault) = self.fetch(segment, sectors.clone(), &mut reader.plain) {
-            more_fails(fault)?;
+        wanted: &Range<usize>,
+    ) -> Result<usize, Fault> {
+        let (mut sectors, number) = reader.plan(segment, wanted, self.geometry.segment_sectors());
+        let window = reader.window_mut(number);
+        window.held = None;
+        if let Err(fault) = self.fetch(segment, sectors.clone(), &mut window.plain) {
+            if sectors == *wanted {
+                return Err(fault);
+            }
             sectors = wanted.clone();
-            self.fetch(segment, sectors.clone(), &mut reader.plain)?;
+            self.fetch(segment, sectors.clone(), &mut window.plain)?;
         }
-        reader.window = Some(Window { segment, binding, sectors });
-        Ok(())
+        let asked = wanted.clone();
+        let held = Held { segment, binding, sectors: sectors.clone(), asked, helped: false };
+        window.held = Some(held);
+        reader.window_mut(number).used = reader.clock;
+        reader.last = Some((segment, sectors));
+        Ok(number)
     }
 
-    /// Has the window be sectors of a segment of which some may be lost: those are zeros.
+    /// Has the large window be sectors of a segment of which some may be lost: those are zeros.
     pub(crate) fn load_what_is_left<'r>(
         &self,
         reader: &'r mut Reader,
@@ -253,17 +353,18 @@ impl<D: Device> Backing<D> {
         from: usize,
         end: usize,
     ) -> View<'r> {
-        let sectors = from..end.min(from + reader.sectors());
-        reader.window = None;
-        if self.fetch(segment, sectors.clone(), &mut reader.plain).is_err() {
-            for (n, plain) in sectors.clone().zip(reader.plain.chunks_exact_mut(SECTOR)) {
+        let Window { plain, held, .. } = &mut reader.stream;
+        let sectors = from..end.min(from + plain.len() / SECTOR);
+        (*held, reader.last) = (None, None);
+        if self.fetch(segment, sectors.clone(), plain).is_err() {
+            for (n, plain) in sectors.clone().zip(plain.chunks_exact_mut(SECTOR)) {
                 if self.fetch(segment, n..n + 1, plain).is_err() {
                     plain.fill(0);
                 }
             }
         }
         let start = self.geometry.address(segment, sectors.start * SECTOR);
-        let bytes = &reader.plain[..sectors.len() * SECTOR];
+        let bytes = &plain[..sectors.len() * SECTOR];
         View { bytes, start, binding, max_object: self.geometry.max_object() }
     }
 

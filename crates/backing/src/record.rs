@@ -9,9 +9,8 @@
 //! there before, what belongs elsewhere, and what an earlier run has left is no record, as little as one
 //! that was damaged.
 //!
-//! Records are found from a boundary on, each by the length of the one before. Behind damage, and before
-//! a known boundary, every granule is tried: [`Chain`] finds from which of them lengths lead to the
-//! boundary, which takes no hashing.
+//! Records are found from a boundary on, each by the length of the one before. Behind damage every granule
+//! is tried.
 
 use crate::place::{Address, GRANULE, Owner, Place};
 use core::ops::Range;
@@ -108,41 +107,6 @@ impl View<'_> {
     }
 }
 
-/// Granules that [`Chain`] looks at.
-pub(crate) const CHAIN: usize = 512;
-
-/// From which of the granules before `boundary`, [`CHAIN`] of them at most and none before `from`, the
-/// lengths lead to `boundary`: bit n is the granule n behind the first.
-pub(crate) struct Chain {
-    first: usize,
-    leads: [u64; CHAIN / 64],
-}
-
-impl Chain {
-    /// Looks at what is before `boundary`, a multiple of the granule.
-    pub(crate) fn before(view: &View<'_>, from: usize, boundary: usize) -> Self {
-        let first = from.max(boundary.saturating_sub(CHAIN * GRANULE));
-        let mut chain = Self { first, leads: [0; CHAIN / 64] };
-        for at in (first..boundary).step_by(GRANULE).rev() {
-            let leads = view.end_of(at).is_some_and(|end| end == boundary || chain.leads(end));
-            let granule = (at - first) / GRANULE;
-            chain.leads[granule / 64] |= u64::from(leads) << (granule % 64);
-        }
-        chain
-    }
-
-    /// Whether lengths lead from `at` to the boundary.
-    pub(crate) fn leads(&self, at: usize) -> bool {
-        let granule = at.wrapping_sub(self.first) / GRANULE;
-        at >= self.first && granule < CHAIN && self.leads[granule / 64] >> (granule % 64) & 1 == 1
-    }
-
-    /// Where it begins to look.
-    pub(crate) const fn first(&self) -> usize {
-        self.first
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,18 +186,6 @@ mod tests {
             let other = View { binding: Binding { secret: 1, ..BINDING }, ..here };
             for view in [there, later, other] {
                 prop_assert!(next(&view, 0).is_none());
-            }
-        }
-
-        #[test]
-        fn a_chain_finds_every_boundary(objects in objects(), cut: prop::sample::Index) {
-            let (bytes, places) = packed(&objects);
-            let boundaries: Vec<_> =
-                places.iter().map(|place| (place.at().0 - START.0) as usize).collect();
-            let boundary = boundaries[cut.index(boundaries.len())];
-            let chain = Chain::before(&view(&bytes), 0, boundary);
-            for at in boundaries.iter().filter(|at| **at < boundary && **at >= chain.first()) {
-                prop_assert!(chain.leads(*at), "from {} to {}", at, boundary);
             }
         }
     }

@@ -136,28 +136,54 @@ fn room_that_is_free_is_given_back() {
     );
 }
 
-#[test]
-fn neighbours_come_with_an_object() {
-    let (backing, _) = backing(20);
+/// A backing with `count` objects of 1,000 bytes on its disk, four to a sector.
+fn filled(count: u64) -> (Backing<Disk>, Disk, Model) {
+    let (backing, disk) = backing(64);
     let model = Model::default();
-    let batch: Vec<_> = (0..12).map(|owner| (owner, 0, 1000)).collect();
-    let places: Vec<_> =
-        model.write(&backing, &batch).into_iter().map(|p| p.expect("room")).collect();
-    for from_disk in [false, true] {
-        if from_disk {
-            backing.flush();
-        }
-        // Records of 1016 bytes: the fifth begins in the first sector and ends in the second.
-        let mut reader = backing.reader();
-        let owner = Owner::new(4).expect("small");
-        let found = backing.read(&mut reader, &model, owner, places[4]).expect("it is there");
-        let neighbours: Vec<_> = found.neighbours().map(|(owner, ..)| owner.get()).collect();
-        assert_eq!(neighbours, [0, 1, 2, 3, 5, 6, 7], "all that lie whole in both sectors");
-        for (owner, place, bytes) in found.neighbours() {
-            assert_eq!(place, places[owner.get() as usize]);
-            assert!(bytes == rig::object(owner.get(), 0, 1000));
+    let batch: Vec<_> = (0..count).map(|owner| (owner, 0, 1000)).collect();
+    assert!(model.write(&backing, &batch).iter().all(Result::is_ok));
+    backing.flush();
+    disk.set_fate(|_, _| None);
+    (backing, disk, model)
+}
+
+#[test]
+fn what_lies_in_the_same_sectors_comes_with_an_object() {
+    let (backing, disk, model) = filled(12);
+    let mut reader = backing.reader();
+    // Records of 1016 bytes: the fifth begins in the first sector and ends in the second.
+    for owner in [4, 0, 1, 2, 3, 5, 6, 7] {
+        assert_eq!(model.read(&backing, &mut reader, owner), Ok(()));
+    }
+    assert_eq!(disk.calls(), 1);
+}
+
+#[test]
+fn what_lies_around_objects_comes_with_them_where_it_is_wanted_later() {
+    let (backing, disk, model) = filled(2000);
+    let mut random = Random(7);
+    let mut reader = backing.reader();
+    // Objects that are wanted together lie within some four sectors; each time one, and others between them.
+    let groups: Vec<_> = (0..400).map(|_| random.below(124)).collect();
+    for last in 3..groups.len() {
+        for n in 0..4 {
+            let owner = 16 * groups[last - n] + 4 * n as u64 + random.below(4);
+            assert_eq!(model.read(&backing, &mut reader, owner), Ok(()));
         }
     }
+    let together = disk.calls();
+    assert!(together < 400 * 5 / 2, "{together} reads of 400 groups of four objects");
+
+    // Where nothing is wanted a second time only trials read more.
+    let stats = backing.stats();
+    let mut reader = backing.reader();
+    for _ in 0..1600 {
+        assert_eq!(model.read(&backing, &mut reader, random.below(2000)), Ok(()));
+    }
+    let after = backing.stats();
+    let reads = after.device_reads - stats.device_reads;
+    let bytes = after.read_bytes - stats.read_bytes;
+    assert!(bytes < reads * SECTOR as u64 * 9 / 4, "{bytes} bytes in {reads} reads");
 }
 
 #[test]
