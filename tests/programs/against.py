@@ -4,13 +4,15 @@
 The kernel's side is a throw-away memory cgroup and throw-away swap. With zram, what it takes in all is the
 cgroup's limit and the most that the device used; the limit is sought so that this comes to `--share` of the
 program's peak, and the median of what it came to is Octavo's limit. With `file` it swaps to a file in the
-directory of `--work`, which takes no memory, and Octavo gets a backing file there. Octavo, the kernel and the
-program alone take turns. Needs root: it makes swap and cgroups, and removes them.
+directory of `--work`, which takes no memory, and Octavo gets a backing file there; where the kernel kills the
+program in so little memory, both get an eighth more, up to twice as much. `--away` has a share of what Octavo
+compresses in that file: one run more finds how much that is. Octavo, the kernel and the program alone take
+turns. Needs root: it makes swap and cgroups, and removes them.
 
     tests/programs/against.py                             the list, at half of their peaks
     tests/programs/against.py --only sort240 --times 3 --share 0.35
     tests/programs/against.py --against lz4,lzo-rle --json
-    tests/programs/against.py --against file --only objects --share 0.15
+    tests/programs/against.py --against file --only objects --away 0.5
 
 ratio: Octavo's wall time over that of the kernel's better side; 0 where the kernel killed the program in a
 cgroup as large as all the memory, or a part of it. Last line: "against: N slower than the kernel, median
@@ -36,11 +38,13 @@ LIST = ("objects", "java_g1", "java_serial", "node", "sort240", "cc1plus500", "s
 CONTROL = pathlib.Path("/sys/class/zram-control")
 PATIENCE = 900  # seconds
 SEEK = 4  # runs of the kernel's side to find its limit, at most
+SEEK_FILE = 8  # the same with a file, each with an eighth more
 CLOSE = 0.03  # of the memory wanted
 LEAST = 8 * MIB  # of the kernel's limit
 FILE = "file"
 STORED = ("compressed_bytes", "away_bytes", "file_reads")  # in memory and in the file when the program ended
 BACKED = "--backing {work}/against.backing --backing-size 4G --"
+MOST_PERCENT = 90  # of --max-pool-percent
 
 
 def swap_on(path):
@@ -152,14 +156,31 @@ class Contest:
                 limit = max(LEAST, limit - int((total - self.wanted) * 0.7))
         return limit
 
+    def seek_with_file(self, swap):
+        """The least limit, from what is wanted on in steps of an eighth, with which the kernel's side ends."""
+        limit = self.wanted
+        for _ in range(SEEK_FILE):
+            if self.is_right(self.kernel(swap, limit)[0]):
+                break
+            limit += self.wanted // 8
+        return limit
+
     def peer(self, against):
         """Walls, and bytes in all, of the kernel's side with a swap file or one of zram's algorithms."""
         size = 2 * self.alone.peak_bytes + 64 * MIB
         with SwapFile(self.options.work, size) if against == FILE else Zram(against, size) as swap:
-            limit = self.wanted if against == FILE else self.seek(swap)
+            limit = self.seek_with_file(swap) if against == FILE else self.seek(swap)
             runs = [self.kernel(swap, limit) for _ in range(self.options.times)]
         totals = [total if self.is_right(run) else self.wanted for run, total in runs]
         return [self.wall(run) for run, _ in runs], totals
+
+    def keep_away(self, memory):
+        """Has Octavo have the share `--away` of what it compresses in its file."""
+        run = self.runner.under(self.program, memory, 1, PATIENCE, f"{self.program.name}-away")
+        compressed = run.stats.get("compressed_bytes", 0) + run.stats.get("away_bytes", 0)
+        percent = round(100 * compressed * (1 - self.options.away) / memory)
+        option = f"--max-pool-percent {min(max(percent, 1), MOST_PERCENT)} --"
+        self.options.under = self.options.under.removesuffix("--") + option
 
     def octavo(self, memory):
         """Walls of the program alone and under Octavo, in turns; what the store and its file had, of the last."""
@@ -179,7 +200,11 @@ class Contest:
             walls[name], totals[len(totals):] = self.peer(algorithm)
         memory = int(statistics.median(totals)) // MIB * MIB
         kernel = min(statistics.median(each) for each in walls.values())
+        before = self.options.under
+        if self.options.away is not None:
+            self.keep_away(memory)
         walls["alone"], walls["octavo"], stored = self.octavo(memory)
+        self.options.under = before
         row = {"program": self.program.name, "share": self.options.share, "total_memory_bytes": memory}
         for who, each in walls.items():
             row |= {f"{who}_s": number(statistics.median(each)), f"{who}_most_s": number(max(each))}
@@ -203,6 +228,7 @@ def main():
     parser.add_argument("--times", type=int, default=5, help="runs of each side (%(default)s)")
     parser.add_argument("--share", type=float, default=0.5, help="memory as a share of the peak (%(default)s)")
     parser.add_argument("--against", default="lz4", help="zram's algorithms, with commas, or 'file' (%(default)s)")
+    parser.add_argument("--away", type=float, help="of what Octavo compresses, the share to be in its file")
     parser.add_argument("--work", default="/tmp/octavo-against", help="directory for data files (%(default)s)")
     parser.add_argument("--json", action="store_true", help="one object on stdout, the table on stderr")
     options = parser.parse_args()
@@ -211,6 +237,8 @@ def main():
         if options.against != [FILE]:
             parser.error("'file' is compared by itself: Octavo has a file then too")
         options.under = options.under.removesuffix("--") + BACKED.format(work=options.work)
+    elif options.away is not None:
+        parser.error("--away takes --against file")
     options.trees = options.pss = options.cgroup = False
     os.makedirs(options.work, exist_ok=True)
     everything = {program.name: program for program in singles()}
