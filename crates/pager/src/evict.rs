@@ -111,6 +111,12 @@ impl Sweep {
 /// Pages with heat that make a batch's range hot: an eighth of it.
 const HOT: usize = BATCH / 8;
 
+/// Pages that make a batch full enough: for each there is a flush when it is emptied, and a look at what is
+/// left. The server has a fault to answer.
+const ENOUGH: usize = BATCH / 4 * 3;
+const ENOUGH_FOR_SERVER: usize = BATCH / 4;
+const _: () = assert!(BATCH - ENOUGH >= 2 * Unit::MAX.pages(), "room for a range that is worth it");
+
 /// Pages side by side that are worth a TLB shootdown.
 const STRETCH: usize = 16;
 
@@ -131,6 +137,13 @@ const LONGEST_REST: Duration = Duration::from_secs(1);
 struct Swept {
     looked_at: usize,
     passed: usize,
+}
+
+impl Swept {
+    fn add(&mut self, more: Self) {
+        self.looked_at += more.looked_at;
+        self.passed = self.passed.saturating_add(more.passed);
+    }
 }
 
 /// What one step of eviction came to.
@@ -289,7 +302,9 @@ impl Pager {
     pub(crate) fn set_aside(&self, worker: &mut Worker) {
         let Some(_work) = start::REST.try_work() else { return };
         if !worker.takes {
-            worker.takes = self.budget.wants_more_eviction() && !self.budget.has_aside();
+            worker.takes = self.budget.wants_more_eviction()
+                && !self.budget.has_aside()
+                && self.bell.all_wait();
         }
         if worker.takes && (!self.budget.wants_batches() || self.take_one(worker).is_err()) {
             worker.takes = false;
@@ -373,14 +388,34 @@ impl Pager {
         Evicted::Nothing
     }
 
-    /// Fills `batch` with the next cold pages; gives what the sweep went over. `None` when they
-    /// are not for this worker.
+    /// Fills `batch` with the next cold pages, of as many ranges as make it full enough; gives what the sweep
+    /// went over. `None` when they are not for this worker.
     fn take_batch(&self, worker: &mut Worker, batch: &mut Batch<'_>) -> Option<Swept> {
         let _gate = self.gate.write();
-        let (pick, mut swept) = self.next_cold(worker)?;
-        let Some(mut pick) = pick else { return Some(swept) };
+        let enough = if worker.is_server() { ENOUGH_FOR_SERVER } else { ENOUGH };
+        let mut swept = Swept::default();
+        while batch.pages() < enough {
+            let Some((pick, more)) = self.next_cold(worker, BATCH - batch.pages()) else {
+                if batch.pages() == 0 {
+                    return None;
+                }
+                break;
+            };
+            swept.add(more);
+            if !pick.is_some_and(|pick| self.take_picked(batch, pick, &mut swept)) {
+                break;
+            }
+        }
+        if batch.pages() > 0 {
+            self.mark_parked(worker, batch);
+        }
+        Some(swept)
+    }
+
+    /// Adds pages to `batch`; false when that came to a stop.
+    fn take_picked(&self, batch: &mut Batch<'_>, mut pick: Pick, swept: &mut Swept) -> bool {
         if self.make_cells(&pick.span).is_err() {
-            return Some(swept);
+            return false;
         }
         let taking = PINS.begin_taking();
         taking.each_within(&pick.span.clone(), start::has_thread, |page| {
@@ -388,7 +423,7 @@ impl Pager {
         });
         let takes_shared = self.sweep.lock().takes_shared;
         if !self.keep_takeable(&mut pick, takes_shared) {
-            return Some(swept);
+            return false;
         }
         let mut next = 0;
         while let Some(run) = pick.run_from(next) {
@@ -404,12 +439,10 @@ impl Pager {
                 let at = pick.address(run.start + pages);
                 swept.looked_at -= pick.span.end - at;
                 self.stop_sweep(at, why);
-                break;
+                return false;
             }
         }
-        drop(taking);
-        self.mark_parked(worker, batch);
-        Some(swept)
+        true
     }
 
     /// Has the sweep go on behind the page at `address`, which could not be taken: it is pinned or
@@ -502,14 +535,15 @@ impl Pager {
         assert!(scan.is_ok(), "the pages taken could not be listed: {scan:?}");
     }
 
-    /// The next pages worth taking, at most a batch, and what was swept on the way. `None` when they
+    /// The next pages worth taking, at most `room`, and what was swept on the way. `None` when they
     /// are not for this worker: they keep their heat for the one that takes them.
-    fn next_cold(&self, worker: &Worker) -> Option<(Option<Pick>, Swept)> {
+    fn next_cold(&self, worker: &Worker, room: usize) -> Option<(Option<Pick>, Swept)> {
         let regions = self.regions.lock();
         let mut sweep = self.sweep.lock();
         let mut swept = Swept::default();
         while swept.looked_at < 64 * BATCH * PAGE_SIZE {
-            let Some(range) = self.next_range(&regions, &mut sweep, &mut swept) else { break };
+            let range = self.next_range(&regions, &mut sweep, &mut swept, room);
+            let Some(range) = range else { break };
             if !self.is_for(worker, &range) {
                 sweep.at = range.start;
                 return None;
@@ -530,9 +564,15 @@ impl Pager {
     }
 
     /// The next registered range behind the sweep that can be taken in one go: inside one mapping
-    /// that is writable now, at most a batch, not across a batch's alignment, and begins with a page
-    /// that is present. Adds what it passes over to `swept`.
-    fn next_range(&self, regions: &Regions, sweep: &mut Sweep, swept: &mut Swept) -> Option<Span> {
+    /// that is writable now, at most `room` pages, not across a batch's alignment, and begins with a
+    /// page that is present. Adds what it passes over to `swept`.
+    fn next_range(
+        &self,
+        regions: &Regions,
+        sweep: &mut Sweep,
+        swept: &mut Swept,
+        room: usize,
+    ) -> Option<Span> {
         for _ in 0..1024 {
             let Some(region) = regions.at_or_after(sweep.at) else {
                 if sweep.at == 0 {
@@ -552,7 +592,9 @@ impl Pager {
             if let Some(start) = present {
                 swept.passed += start - region.start;
                 let aligned = (start / (BATCH * PAGE_SIZE) + 1) * BATCH * PAGE_SIZE;
-                return Some(start..end.min(aligned));
+                // Not through a unit.
+                let last = (start + room * PAGE_SIZE) & !(Unit::MAX.bytes() - 1);
+                return Some(start..end.min(aligned).min(last));
             }
             let passed = if mapping.span.start >= region.end { region.end } else { end };
             sweep.at = passed.max(region.start + PAGE_SIZE);
@@ -607,10 +649,16 @@ impl Pager {
         }
     }
 
-    /// Compacts the pool a little: without it a job that churns does not fit.
-    pub(crate) fn tidy(&self, moves: usize) {
-        if self.budget.wants_eviction() {
-            self.store.compact(moves);
+    /// Compacts the pool a little: without it a job that churns does not fit. More where there is time, or the
+    /// store fills the limit.
+    fn tidy(&self, has_time: bool) {
+        if !self.budget.wants_eviction() {
+            return;
+        }
+        if has_time || self.budget.density() > 0 {
+            self.store.compact(COMPACT_MOVES);
+        } else {
+            self.store.tidy(COMPACT_MOVES);
         }
     }
 
@@ -629,9 +677,11 @@ impl Pager {
     /// The life of an evictor: sleeps until there is something to evict, works until there is not.
     pub fn run_evictor(&self, worker: &mut Worker) -> ! {
         self.placement.note_evictor();
+        self.bell.come();
+        let mut rung = true;
         loop {
             let idle = self.evict_all(worker);
-            self.tidy_at_work();
+            self.tidy_at_work(!rung);
             self.enlarge_tables_at_work(worker);
             // Where nothing can be taken, too: what is stored may be what fills the limit.
             if self.shrink_at_work(worker) {
@@ -640,7 +690,7 @@ impl Pager {
             while idle && self.evict_next_at_work(worker).is_none() && self.condense_at_work(worker)
             {
             }
-            self.bell.wait();
+            rung = self.bell.wait();
         }
     }
 
@@ -652,7 +702,7 @@ impl Pager {
                     // As many as keep up with what one batch adds.
                     let _ = (0..SHRUNK_AT_ONCE).all(|_| self.shrink_at_work(worker));
                     self.condense_at_work(worker);
-                    self.tidy_at_work();
+                    self.tidy_at_work(false);
                 }
                 Some(Evicted::Nothing | Evicted::Busy | Evicted::Shared) => self.catch_up(worker),
                 Some(Evicted::Stuck | Evicted::Scattered) => return false,
@@ -694,29 +744,46 @@ impl Pager {
         }
     }
 
-    fn tidy_at_work(&self) {
+    fn tidy_at_work(&self, has_time: bool) {
         let _work = start::work();
-        self.tidy(COMPACT_MOVES);
+        self.tidy(has_time);
     }
 }
 
 /// Rings when there is work for evictors.
 #[derive(Debug, Default)]
-pub struct Bell(AtomicU32);
+pub struct Bell {
+    state: AtomicU32,
+    /// Evictors that do not wait for it.
+    at_work: AtomicU32,
+}
 
 impl Bell {
     const SLEEPING: u32 = 1;
 
-    /// Waits for [`Bell::ring`], at most a while.
-    pub fn wait(&self) {
-        self.0.store(Self::SLEEPING, Ordering::SeqCst);
-        task::futex_wait(&self.0, Self::SLEEPING, core::time::Duration::from_millis(20));
+    /// One more evictor, which does not wait so far.
+    fn come(&self) {
+        self.at_work.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether all evictors wait. What they do may have changed already.
+    fn all_wait(&self) -> bool {
+        self.at_work.load(Ordering::Relaxed) == 0
+    }
+
+    /// Waits for [`Bell::ring`], at most a while; whether it rang.
+    fn wait(&self) -> bool {
+        self.state.store(Self::SLEEPING, Ordering::SeqCst);
+        self.at_work.fetch_sub(1, Ordering::Relaxed);
+        task::futex_wait(&self.state, Self::SLEEPING, core::time::Duration::from_millis(20));
+        self.come();
+        self.state.load(Ordering::SeqCst) != Self::SLEEPING
     }
 
     /// Wakes whoever sleeps; costs a system call only then.
     pub fn ring(&self) {
-        if self.0.swap(0, Ordering::SeqCst) == Self::SLEEPING {
-            task::futex_wake(&self.0);
+        if self.state.swap(0, Ordering::SeqCst) == Self::SLEEPING {
+            task::futex_wake(&self.state);
         }
     }
 }

@@ -45,6 +45,7 @@ use dead::Dead;
 use octavo_page::Handle;
 use stock::Stock;
 
+pub(crate) use compact::Step;
 pub(crate) use raze::Runs;
 pub use stock::RUNS;
 
@@ -145,7 +146,7 @@ pub(crate) struct Lane {
     open: u32,
     /// Words of waste that compaction left last time, or fewer when there were fewer since, for each of its
     /// callers.
-    settled: [usize; 2],
+    settled: [usize; 3],
     /// Whether growth is to be paid for.
     wasteful: bool,
     stock: Stock,
@@ -166,7 +167,7 @@ impl Lane {
             won: 0,
             hand: 0,
             open: NIL,
-            settled: [0; 2],
+            settled: [0; 3],
             wasteful: false,
             stock: Stock::new(),
             dead: Dead::new(),

@@ -69,7 +69,7 @@ use octavo_page::{Handle, Unit};
 
 use ground::{Ground, Shape};
 use handles::{Handles, Killed, Object};
-use lane::{Held, Lane, Placed, Reach, Runs};
+use lane::{Held, Lane, Placed, Reach, Runs, Step};
 use left::Left;
 use zspages::Zspages;
 
@@ -389,6 +389,20 @@ impl<A: Arena> Pool<A> {
     /// Moves up to `max_moves` objects so that whole pages come free, lane by lane, and stops when
     /// nothing worth it is left. Runs beside everything else.
     pub fn compact(&self, max_moves: usize) -> Compacted {
+        self.compact_by(max_moves, |lane, moves| lane.compact(moves))
+    }
+
+    /// The same for who has other work too: stops when a page costs more than a few moves, and keeps what it
+    /// emptied for the next objects, as far as the stock goes.
+    pub fn tidy(&self, max_moves: usize) -> Compacted {
+        self.compact_by(max_moves, |lane, moves| lane.tidy(moves))
+    }
+
+    fn compact_by(
+        &self,
+        max_moves: usize,
+        step: impl Fn(&mut Held<'_, A>, usize) -> Step,
+    ) -> Compacted {
         let mut done = Compacted::default();
         let mut won = 0_isize;
         for number in 0..LANES {
@@ -397,7 +411,7 @@ impl<A: Arena> Pool<A> {
                 let moves = MOVES_AT_ONCE.min(max_moves - done.moved);
                 self.locked(number, |mut lane| {
                     let before = lane.lane.count.pages();
-                    let step = lane.compact(moves);
+                    let step = step(&mut lane, moves);
                     won += before.cast_signed() - lane.lane.count.pages().cast_signed();
                     done.moved += step.moved;
                     dense = step.dense;

@@ -286,6 +286,11 @@ impl<A: Arena, D: Device> Store<A, D> {
         self.pool.compact(budget)
     }
 
+    /// The same as far as it costs little, for who has other work too.
+    pub fn tidy(&self, budget: usize) -> octavo_pool::Compacted {
+        self.pool.tidy(budget)
+    }
+
     /// The classes of the pool, packed objects and huge ones.
     #[must_use]
     pub fn classes(&self) -> [octavo_pool::classes::ClassRow; 2] {

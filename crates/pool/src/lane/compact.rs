@@ -8,7 +8,8 @@
 //! still worth it, but dearer the less is wasted. So zspages are emptied in rounds, and a round
 //! that won no page ends the work until there is more waste than it left.
 //!
-//! Who calls for compaction gets it. Besides, growth pays: a new object for which pages are taken, while so
+//! Who calls for compaction gets it; who has other work too gets what costs little (`tidy`), and keeps the stock,
+//! since what is emptied beside other work is soon filled again. Besides, growth pays: a new object for which pages are taken, while so
 //! much is wasted, moves a few others. So churn fills no small pool with holes, and what is only freed, or
 //! finds a hole, costs nothing more.
 #![allow(unsafe_code)] // copies objects in raw memory
@@ -22,8 +23,6 @@ use octavo_page::sync::atomic::Ordering;
 
 /// Descriptors looked at to choose a zspage to empty.
 const LOOK_VICTIM: u32 = 4096;
-/// A lane that rests takes up its work again when there is a 256th more waste.
-const REST_SHIFT: u32 = 8;
 /// A lane that wastes less, in pages and as a part of what fills it, does not ask new objects to pay.
 const OWED: usize = if cfg!(all(test, not(loom))) { 1 } else { 16 };
 const OWED_PART: usize = 80;
@@ -39,6 +38,8 @@ enum Why {
     Asked,
     /// Growth is to be kept in bounds.
     Owed,
+    /// Somebody has a moment beside other work.
+    Beside,
 }
 
 impl Why {
@@ -48,6 +49,16 @@ impl Why {
         match self {
             Self::Asked => 32,
             Self::Owed => 512,
+            Self::Beside => 8,
+        }
+    }
+
+    /// A lane that rests takes up its work again when there is so much more waste: a part of what fills it, as a
+    /// power of two.
+    const fn rest_shift(self) -> u32 {
+        match self {
+            Self::Asked | Self::Owed => 8,
+            Self::Beside => 6,
         }
     }
 }
@@ -72,17 +83,22 @@ impl<A: Arena> Held<'_, A> {
     /// up the stock.
     pub(crate) fn compact(&mut self, moves: usize) -> Step {
         let before = self.lane.victim;
-        let step = self.tidy(moves, Why::Asked);
+        let step = self.work_off(moves, Why::Asked);
         if step.moved > 0 || before != NIL {
             self.clear_stock(0..u32::MAX);
         }
         step
     }
 
+    /// Moves up to `moves` objects where that pays beside other work, and keeps the stock.
+    pub(crate) fn tidy(&mut self, moves: usize) -> Step {
+        self.work_off(moves, Why::Beside)
+    }
+
     /// What a new object pays that had a lane grow, where compaction could have won the pages.
     pub(crate) fn pay(&mut self) {
         if self.lane.wasteful {
-            self.tidy(PAID, Why::Owed);
+            self.work_off(PAID, Why::Owed);
         }
     }
 
@@ -99,7 +115,7 @@ impl<A: Arena> Held<'_, A> {
     }
 
     /// Moves up to `moves` objects out of zspages that are worth it.
-    fn tidy(&mut self, moves: usize, why: Why) -> Step {
+    fn work_off(&mut self, moves: usize, why: Why) -> Step {
         self.bury();
         let mut step = Step { moved: 0, dense: self.is_settled(why) };
         if step.dense {
@@ -135,7 +151,7 @@ impl<A: Arena> Held<'_, A> {
         let waste = self.lane.count.waste();
         let settled = &mut self.lane.settled[why as usize];
         *settled = waste.min(*settled);
-        let more = self.lane.count.packed_words >> REST_SHIFT;
+        let more = self.lane.count.packed_words >> why.rest_shift();
         self.lane.victim == NIL && waste < *settled + more
     }
 

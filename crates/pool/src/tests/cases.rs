@@ -156,6 +156,30 @@ fn a_freed_object_stays_while_it_is_read() {
 }
 
 #[test]
+fn tidying_does_what_costs_little() {
+    // Of every zspage a part is freed: all but `stay` of ten objects.
+    let after_freeing = |stay: usize| {
+        let pool = pool(4096, 16, 4096, 4000);
+        let live: Vec<_> = (0..4000).map(|_| pool.store(&[7; 1000]).expect("room")).collect();
+        for (n, handle) in live.into_iter().enumerate() {
+            assert!(n % 10 < stay || pool.free(handle).is_ok());
+        }
+        pool
+    };
+    // A page costs four moves, or one.
+    for stay in [5, 2] {
+        let pool = after_freeing(stay);
+        let done = pool.tidy(usize::MAX);
+        assert!(done.pages_freed > 0 && done.moved <= 8 * done.pages_freed, "{done:?}");
+        pool.check();
+    }
+    // And here sixteen.
+    let pool = after_freeing(8);
+    assert_eq!(pool.tidy(usize::MAX).moved, 0);
+    assert!(pool.compact(usize::MAX).moved > 0);
+}
+
+#[test]
 fn compaction_wins_what_it_says_and_keeps_the_bytes() {
     let pool = pool(4096, 16, 4096, 4000);
     let mut live: Vec<_> = (0..4000_usize)

@@ -16,6 +16,7 @@ enum Op {
     FreeStale(usize),
     Read(usize),
     Compact(usize),
+    Tidy(usize),
     Frames(usize),
 }
 
@@ -34,6 +35,7 @@ fn op(max: usize) -> impl Strategy<Value = Op> {
         1 => any::<usize>().prop_map(Op::FreeStale),
         2 => any::<usize>().prop_map(Op::Read),
         1 => (0..40_usize).prop_map(Op::Compact),
+        1 => (0..40_usize).prop_map(Op::Tidy),
         1 => prop_oneof![Just(usize::MAX), 0..8_usize].prop_map(Op::Frames),
     ]
 }
@@ -77,9 +79,12 @@ impl Model {
                 let (handle, bytes) = &self.live[at % self.live.len()];
                 self.pool.read(*handle, |found| assert_eq!(found, bytes)).expect("live");
             }
-            Op::Compact(moves) => {
+            Op::Compact(moves) | Op::Tidy(moves) => {
                 let before = self.pool.stats();
-                let done = self.pool.compact(moves);
+                let done = match op {
+                    Op::Tidy(_) => self.pool.tidy(moves),
+                    _ => self.pool.compact(moves),
+                };
                 assert!(done.moved <= moves);
                 let after = self.pool.stats();
                 assert_eq!(before.pages - done.pages_freed, after.pages.min(before.pages));
