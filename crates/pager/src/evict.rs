@@ -115,6 +115,8 @@ const HOT: usize = BATCH / 8;
 /// left. The server has a fault to answer.
 const ENOUGH: usize = BATCH / 4 * 3;
 const ENOUGH_FOR_SERVER: usize = BATCH / 4;
+/// Bytes that are looked at for a batch, about: nobody is answered meanwhile.
+const FAR: usize = 16 * BATCH * PAGE_SIZE;
 const _: () = assert!(BATCH - ENOUGH >= 2 * Unit::MAX.pages(), "room for a range that is worth it");
 
 /// Pages side by side that are worth a TLB shootdown.
@@ -394,7 +396,7 @@ impl Pager {
         let _gate = self.gate.write();
         let enough = if worker.is_server() { ENOUGH_FOR_SERVER } else { ENOUGH };
         let mut swept = Swept::default();
-        while batch.pages() < enough {
+        while batch.pages() < enough && swept.looked_at < FAR {
             let Some((pick, more)) = self.next_cold(worker, BATCH - batch.pages()) else {
                 if batch.pages() == 0 {
                     return None;
@@ -412,8 +414,10 @@ impl Pager {
         Some(swept)
     }
 
-    /// Adds pages to `batch`; false when that came to a stop.
+    /// Adds pages to `batch`; false when that came to a stop, or none could be taken: then others are to have
+    /// their turn, as there may be none at all.
     fn take_picked(&self, batch: &mut Batch<'_>, mut pick: Pick, swept: &mut Swept) -> bool {
+        let before = batch.pages();
         if self.make_cells(&pick.span).is_err() {
             return false;
         }
@@ -442,7 +446,7 @@ impl Pager {
                 return false;
             }
         }
-        true
+        batch.pages() > before
     }
 
     /// Has the sweep go on behind the page at `address`, which could not be taken: it is pinned or
