@@ -306,7 +306,7 @@ impl Pager {
         if !worker.takes {
             worker.takes = self.budget.wants_more_eviction()
                 && !self.budget.has_aside()
-                && self.bell.all_wait();
+                && self.bell.is_quiet();
         }
         if worker.takes && (!self.budget.wants_batches() || self.take_one(worker).is_err()) {
             worker.takes = false;
@@ -681,11 +681,13 @@ impl Pager {
     /// The life of an evictor: sleeps until there is something to evict, works until there is not.
     pub fn run_evictor(&self, worker: &mut Worker) -> ! {
         self.placement.note_evictor();
-        self.bell.come();
         let mut rung = true;
         loop {
-            let idle = self.evict_all(worker);
-            self.tidy_at_work(!rung);
+            let idle = self.bell.at_work(|| {
+                let idle = self.evict_all(worker);
+                self.tidy_at_work(!rung);
+                idle
+            });
             self.enlarge_tables_at_work(worker);
             // Where nothing can be taken, too: what is stored may be what fills the limit.
             if self.shrink_at_work(worker) {
@@ -758,29 +760,30 @@ impl Pager {
 #[derive(Debug, Default)]
 pub struct Bell {
     state: AtomicU32,
-    /// Evictors that do not wait for it.
+    /// Evictors that store, or tidy up behind that.
     at_work: AtomicU32,
 }
 
 impl Bell {
     const SLEEPING: u32 = 1;
 
-    /// One more evictor, which does not wait so far.
-    fn come(&self) {
+    /// Does what no pages are taken beside, if that can wait.
+    fn at_work<R>(&self, work: impl FnOnce() -> R) -> R {
         self.at_work.fetch_add(1, Ordering::Relaxed);
+        let done = work();
+        self.at_work.fetch_sub(1, Ordering::Relaxed);
+        done
     }
 
-    /// Whether all evictors wait. What they do may have changed already.
-    fn all_wait(&self) -> bool {
+    /// Whether no evictor is at work. That may have changed already.
+    fn is_quiet(&self) -> bool {
         self.at_work.load(Ordering::Relaxed) == 0
     }
 
     /// Waits for [`Bell::ring`], at most a while; whether it rang.
     fn wait(&self) -> bool {
         self.state.store(Self::SLEEPING, Ordering::SeqCst);
-        self.at_work.fetch_sub(1, Ordering::Relaxed);
         task::futex_wait(&self.state, Self::SLEEPING, core::time::Duration::from_millis(20));
-        self.come();
         self.state.load(Ordering::SeqCst) != Self::SLEEPING
     }
 
