@@ -280,7 +280,7 @@ pub fn tell(pidfd: &Fd, line: &[u8]) {
 
 /// Lets the calling process, which must not be the program, have as many descriptors as it may: what limits
 /// the program's own, and was inherited from it, is not meant for ours. Needs `CAP_SYS_RESOURCE` only
-/// where the program's hard limit is less than [`FEW_DESCRIPTORS`].
+/// where the program's hard limit is less than 256.
 pub fn allow_descriptors() {
     const RLIMIT_NOFILE: usize = 7;
     let mut limit = [0u64; 2];
@@ -302,7 +302,7 @@ pub fn allow_descriptors() {
     }
 }
 
-/// So many are enough for the helper of any program.
+/// So many are enough for the helper of any program; see `allow_descriptors`.
 const FEW_DESCRIPTORS: u64 = 256;
 
 /// Leaves the process group of the program, and its working directory. It stays in the session:
