@@ -12,6 +12,7 @@ use octavo_page::{Order, SlotId};
 use octavo_slots::twins::{Allocator, OneLock, Series, SharedWork};
 use octavo_slots::{Config, Slots};
 use rustix::time::ClockId;
+use std::ops::Range;
 use std::sync::Barrier;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -80,6 +81,8 @@ struct Thread {
     pairs: u64,
     failures: u64,
     cpu_time: Duration,
+    /// When it ran in the last round, in nanoseconds of [`clock`].
+    ran: Range<u64>,
 }
 
 impl<A: Allocator> Side<A> {
@@ -109,22 +112,25 @@ impl<A: Allocator> Side<A> {
     fn round(&mut self, plan: &Plan, counts: bool) {
         let (stop, start) = (AtomicBool::new(false), Barrier::new(plan.threads + 1));
         let slots = &self.slots;
-        let seconds = thread::scope(|scope| {
+        thread::scope(|scope| {
             for thread in &mut self.threads {
                 let (stop, start) = (&stop, &start);
                 scope.spawn(move || {
                     start.wait();
-                    let begin = cpu_time(ClockId::ThreadCPUTime);
+                    let (begin, since) = (cpu_time(ClockId::ThreadCPUTime), clock());
                     thread.work(slots, plan, stop);
                     thread.cpu_time = cpu_time(ClockId::ThreadCPUTime) - begin;
+                    thread.ran = since..clock();
                 });
             }
             start.wait();
-            let begin = Instant::now();
             thread::sleep(ROUND);
             stop.store(true, Ordering::Relaxed);
-            begin.elapsed().as_secs_f64()
         });
+        // From the first that began to the last that ended: this thread may itself wait for a processor.
+        let first = self.threads.iter().map(|thread| thread.ran.start).min().unwrap_or(0);
+        let last = self.threads.iter().map(|thread| thread.ran.end).max().unwrap_or(0);
+        let seconds = Duration::from_nanos(last - first).as_secs_f64();
         let pairs: u64 =
             self.threads.iter_mut().map(|thread| std::mem::take(&mut thread.pairs)).sum();
         let failures: u64 =
@@ -179,6 +185,7 @@ impl Thread {
             pairs: 0,
             failures: 0,
             cpu_time: Duration::ZERO,
+            ran: 0..0,
         }
     }
 
