@@ -35,12 +35,16 @@ const MOST_AHEAD: usize = 32;
 /// Sectors that are read ahead when reads go on in order, at first.
 const FIRST_AHEAD: usize = 4;
 
-/// Windows for reads that jump, and sectors of each: room for a record over the end of a group.
-const NEAR: usize = 10;
+/// The windows: the first for what is read in order, or is too long for the others; those for reads that
+/// jump.
+const WINDOWS: usize = 11;
+const STREAM: usize = 0;
+
+/// Sectors of a window for reads that jump: room for a record over the end of a group.
 const NEAR_SECTORS: usize = GROUP + 2;
 
-/// Sectors that are read together, at a multiple of as many: on a disk that takes 75 us for one, four take
-/// 80 and are decrypted in two.
+/// Sectors that are read together, at a multiple of as many. A guess: to ask a disk for one is most of what
+/// four cost.
 const GROUP: usize = 4;
 
 /// How often a read is begun again that was cut short or interrupted.
@@ -58,9 +62,7 @@ pub(crate) const fn window_sectors(geometry: &Geometry) -> usize {
 
 /// What one thread reads with.
 pub struct Reader {
-    /// What was read in order, or is too long for the others.
-    stream: Window,
-    near: [Window; NEAR],
+    windows: [Window; WINDOWS],
     /// What was read last, in order or not, and what was read ahead then.
     last: Option<(Segment, Range<usize>)>,
     ahead: usize,
@@ -78,7 +80,6 @@ struct Window {
 }
 
 /// What a window has.
-#[derive(Clone)]
 struct Held {
     segment: Segment,
     binding: Binding,
@@ -120,10 +121,6 @@ impl Window {
         Self { plain: alloc::vec![0; sectors * SECTOR].into(), held: None, used: 0 }
     }
 
-    fn room(&self) -> usize {
-        self.plain.len() / SECTOR
-    }
-
     /// What is in it of a segment as it is opened now.
     fn of(&self, segment: Segment, binding: Binding) -> Option<&Held> {
         let is_it =
@@ -136,8 +133,9 @@ impl Reader {
     pub(crate) fn new(geometry: &Geometry) -> Self {
         let most = window_sectors(geometry);
         Self {
-            stream: Window::new(most),
-            near: core::array::from_fn(|_| Window::new(NEAR_SECTORS.min(most))),
+            windows: core::array::from_fn(|n| {
+                Window::new(if n == STREAM { most } else { NEAR_SECTORS.min(most) })
+            }),
             last: None,
             ahead: 0,
             clock: 0,
@@ -147,12 +145,8 @@ impl Reader {
 
     /// Forgets what was read: in a forked child that was of another backing.
     pub fn forget(&mut self) {
-        self.windows_mut().for_each(|window| window.held = None);
+        self.windows.iter_mut().for_each(|window| window.held = None);
         (self.last, self.ahead) = (None, 0);
-    }
-
-    fn windows_mut(&mut self) -> impl Iterator<Item = &mut Window> {
-        core::iter::once(&mut self.stream).chain(&mut self.near)
     }
 
     /// The number of the window that has these sectors of a segment as it is opened now.
@@ -163,8 +157,7 @@ impl Reader {
         sectors: &Range<usize>,
     ) -> Option<usize> {
         self.clock += 1;
-        let clock = self.clock;
-        self.windows_mut().enumerate().find_map(|(n, window)| {
+        self.windows.iter_mut().enumerate().find_map(|(n, window)| {
             let held = window.of(segment, binding)?;
             let has = held.sectors.start <= sectors.start && sectors.end <= held.sectors.end;
             if !has {
@@ -172,32 +165,21 @@ impl Reader {
             }
             let was_asked = held.asked.start <= sectors.start && sectors.end <= held.asked.end;
             window.held.as_mut()?.helped |= !was_asked;
-            window.used = clock;
+            window.used = self.clock;
             Some(n)
         })
     }
 
-    fn window(&self, number: usize) -> &Window {
-        number.checked_sub(1).map_or(&self.stream, |near| &self.near[near])
-    }
-
-    fn window_mut(&mut self, number: usize) -> &mut Window {
-        number.checked_sub(1).map_or(&mut self.stream, |near| &mut self.near[near])
-    }
-
-    /// The number of the window that is to have other sectors now: `in_order` that of streams, or else the one that was
-    /// longest not used.
-    fn take_window(&mut self, in_order: bool) -> usize {
-        if in_order {
-            return 0;
-        }
-        let oldest = self.near.iter().enumerate().min_by_key(|(_, window)| window.used);
-        let number = 1 + oldest.map_or(0, |(n, _)| n);
-        let before = self.window_mut(number).held.take();
+    /// The number of the window for reads that jump that was longest not used, and is to have other sectors
+    /// now.
+    fn oldest(&mut self) -> usize {
+        let near = self.windows.iter().enumerate().skip(STREAM + 1);
+        let oldest = near.min_by_key(|(_, window)| window.used).map_or(STREAM, |(n, _)| n);
+        let before = self.windows[oldest].held.take();
         if let Some(before) = before.filter(|before| before.sectors != before.asked) {
             self.around.note(before.helped);
         }
-        number
+        oldest
     }
 
     /// How far to read beyond sectors of a segment of `all`: farther each time that they follow what was read
@@ -219,17 +201,18 @@ impl Reader {
         all: usize,
     ) -> (Range<usize>, usize) {
         let ahead = self.look_ahead(segment, wanted, all);
-        if ahead > 0 || wanted.len() > self.near[0].room() {
-            let end = (wanted.end + ahead).min(all).min(wanted.start + self.stream.room());
-            return (wanted.start..end.max(wanted.end), self.take_window(true));
+        if ahead > 0 || wanted.len() > NEAR_SECTORS {
+            let room = self.windows[STREAM].plain.len() / SECTOR;
+            let end = (wanted.end + ahead).min(all).min(wanted.start + room);
+            return (wanted.start..end.max(wanted.end), STREAM);
         }
         let mut sectors = wanted.clone();
         if self.around.is_wanted() {
             let group = wanted.start / GROUP * GROUP;
             sectors.end = wanted.end.max(group + GROUP).min(all);
-            sectors.start = group.max(sectors.end.saturating_sub(self.near[0].room()));
+            sectors.start = group.max(sectors.end.saturating_sub(NEAR_SECTORS));
         }
-        (sectors, self.take_window(false))
+        (sectors, self.oldest())
     }
 }
 
@@ -264,31 +247,29 @@ impl<D: Device> Backing<D> {
         place: Place,
     ) -> Result<Found<'r>, ReadError> {
         let (segment, at) = self.locate(place);
-        let bytes = at..at + record::bytes(place.len());
+        let sectors = sectors_of(&(at..at + record::bytes(place.len())));
         // A segment may be emptied and filled again while it is read. What lives does not vanish, so
         // two looks that were both too late are as good as impossible.
         let mut why = Fault::Damaged;
         for _ in 0..3 {
             let binding = self.binding(segment);
-            let sectors = sectors_of(&bytes);
             let number = match reader.holder(segment, binding, &sectors) {
                 Some(number) => {
                     self.counters.window_reads.fetch_add(1, Relaxed);
-                    Some(number)
+                    Ok(number)
                 }
-                None => match self.load(reader, segment, binding, &sectors) {
-                    Ok(number) => Some(number),
-                    Err(fault) => {
-                        why = fault;
-                        None
-                    }
-                },
+                None => self.load(reader, segment, binding, &sectors),
             };
-            let is_it = |record: &Record| record.owner == owner && record.place == place;
-            let record = number.and_then(|number| self.find(reader.window(number), at));
-            if let (Some(number), Some(record)) = (number, record.filter(is_it)) {
-                let view = self.view(reader.window(number)).expect("it was found there");
-                return Ok(Found { view, record });
+            match number {
+                Ok(number) => {
+                    let is_it = |record: &Record| record.owner == owner && record.place == place;
+                    let record = self.find(&reader.windows[number], at).filter(is_it);
+                    if let Some(record) = record {
+                        let view = self.view(&reader.windows[number]).expect("it was found there");
+                        return Ok(Found { view, record });
+                    }
+                }
+                Err(fault) => why = fault,
             }
             // The window may be of a time when this was not there yet.
             reader.forget();
@@ -327,7 +308,7 @@ impl<D: Device> Backing<D> {
         wanted: &Range<usize>,
     ) -> Result<usize, Fault> {
         let (mut sectors, number) = reader.plan(segment, wanted, self.geometry.segment_sectors());
-        let window = reader.window_mut(number);
+        let window = &mut reader.windows[number];
         window.held = None;
         if let Err(fault) = self.fetch(segment, sectors.clone(), &mut window.plain) {
             if sectors == *wanted {
@@ -338,8 +319,7 @@ impl<D: Device> Backing<D> {
         }
         let asked = wanted.clone();
         let held = Held { segment, binding, sectors: sectors.clone(), asked, helped: false };
-        window.held = Some(held);
-        reader.window_mut(number).used = reader.clock;
+        (window.held, window.used) = (Some(held), reader.clock);
         reader.last = Some((segment, sectors));
         Ok(number)
     }
@@ -353,7 +333,7 @@ impl<D: Device> Backing<D> {
         from: usize,
         end: usize,
     ) -> View<'r> {
-        let Window { plain, held, .. } = &mut reader.stream;
+        let Window { plain, held, .. } = &mut reader.windows[STREAM];
         let sectors = from..end.min(from + plain.len() / SECTOR);
         (*held, reader.last) = (None, None);
         if self.fetch(segment, sectors.clone(), plain).is_err() {

@@ -653,19 +653,6 @@ impl Pager {
         }
     }
 
-    /// Compacts the pool a little: without it a job that churns does not fit. More where there is time, or the
-    /// store fills the limit.
-    fn tidy(&self, has_time: bool) {
-        if !self.budget.wants_eviction() {
-            return;
-        }
-        if has_time || self.budget.density() > 0 {
-            self.store.compact(COMPACT_MOVES);
-        } else {
-            self.store.tidy(COMPACT_MOVES);
-        }
-    }
-
     /// One step of this evictor; `None` when there is nothing for it. The last one is a reserve:
     /// memory that is not yet registered can grow without a fault that could wait, and where that
     /// outruns the others, one more takes CPU time from it.
@@ -750,9 +737,18 @@ impl Pager {
         }
     }
 
+    /// Compacts the pool a little: without it a job that churns does not fit. More where there is time, or the
+    /// store fills the limit.
     fn tidy_at_work(&self, has_time: bool) {
         let _work = start::work();
-        self.tidy(has_time);
+        if !self.budget.wants_eviction() {
+            return;
+        }
+        if has_time || self.budget.density() > 0 {
+            self.store.compact(COMPACT_MOVES);
+        } else {
+            self.store.tidy(COMPACT_MOVES);
+        }
     }
 }
 

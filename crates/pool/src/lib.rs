@@ -401,7 +401,7 @@ impl<A: Arena> Pool<A> {
     fn compact_by(
         &self,
         max_moves: usize,
-        step: impl Fn(&mut Held<'_, A>, usize) -> Step,
+        work: impl Fn(&mut Held<'_, A>, usize) -> Step,
     ) -> Compacted {
         let mut done = Compacted::default();
         let mut won = 0_isize;
@@ -411,7 +411,7 @@ impl<A: Arena> Pool<A> {
                 let moves = MOVES_AT_ONCE.min(max_moves - done.moved);
                 self.locked(number, |mut lane| {
                     let before = lane.lane.count.pages();
-                    let step = step(&mut lane, moves);
+                    let step = work(&mut lane, moves);
                     won += before.cast_signed() - lane.lane.count.pages().cast_signed();
                     done.moved += step.moved;
                     dense = step.dense;

@@ -9,26 +9,17 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 use octavo_page::ByteSize;
 use octavo_page::config::reserve_bytes;
-use octavo_sys::task;
+use octavo_sys::task::{self, Limit};
 use syscalls::{Errno, Sysno, syscall};
 
 const RLIMIT_DATA: c_int = 2;
 const RLIMIT_AS: c_int = 9;
 const INFINITY: u64 = u64::MAX;
 
-/// `struct rlimit`, and `struct rlimit64`, which is the same.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Limit {
-    current: u64,
-    max: u64,
-}
-
-impl Limit {
-    fn map(self, change: impl Fn(u64) -> u64) -> Self {
-        let one = |limit| if limit == INFINITY { INFINITY } else { change(limit) };
-        Self { current: one(self.current), max: one(self.max) }
-    }
+/// A limit, whose type has also the name `struct rlimit64`, with both numbers changed, unless there is none.
+fn adjusted(limit: Limit, change: impl Fn(u64) -> u64) -> Limit {
+    let one = |limit| if limit == INFINITY { INFINITY } else { change(limit) };
+    Limit { soft: one(limit.soft), hard: one(limit.hard) }
 }
 
 /// Bytes that the limit on `resource` of process `pid` counts and that are ours.
@@ -41,11 +32,8 @@ fn ours(pid: c_int, resource: c_int) -> u64 {
 /// Whether what we reserve is within the limits of this process.
 pub fn have_room(limit: ByteSize) -> bool {
     [RLIMIT_AS, RLIMIT_DATA].into_iter().all(|resource| {
-        let mut found = Limit { current: INFINITY, max: INFINITY };
-        let at = core::ptr::from_mut(&mut found);
-        // SAFETY: the kernel writes a limit.
-        let _ = unsafe { syscall!(Sysno::prlimit64, 0usize, resource, 0usize, at) };
-        found.current >= reserve_bytes(limit)
+        let found = task::limit(resource as usize).map_or(INFINITY, |limit| limit.soft);
+        found >= reserve_bytes(limit)
     })
 }
 
@@ -69,13 +57,14 @@ pub unsafe extern "C" fn prlimit(
 ) -> c_int {
     let ours = ours(pid, resource);
     // SAFETY: the caller passes limits, or null.
-    let raised = unsafe { new.as_ref() }.map(|new| new.map(|limit| limit.saturating_add(ours)));
+    let new = unsafe { new.as_ref() };
+    let raised = new.map(|new| adjusted(*new, |limit| limit.saturating_add(ours)));
     let new = raised.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
     // SAFETY: the caller's own call, with a limit of ours.
     let outcome = unsafe { syscall!(Sysno::prlimit64, pid, resource, new, old) };
     // SAFETY: the kernel has just written there, if anything.
     if let (Ok(_), Some(old)) = (outcome, unsafe { old.as_mut() }) {
-        *old = old.map(|limit| limit.saturating_sub(ours));
+        *old = adjusted(*old, |limit| limit.saturating_sub(ours));
     }
     answer(outcome, |_| 0, -1)
 }

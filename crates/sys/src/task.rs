@@ -278,27 +278,42 @@ pub fn tell(pidfd: &Fd, line: &[u8]) {
     }
 }
 
+/// `struct rlimit` of getrlimit(2).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Limit {
+    /// What counts.
+    pub soft: u64,
+    /// How far that can be raised.
+    pub hard: u64,
+}
+
+/// The calling process's limit on a resource, one of the `RLIMIT_` numbers.
+///
+/// # Errors
+/// As of `prlimit(2)`.
+pub fn limit(resource: usize) -> Result<Limit> {
+    let mut found = Limit { soft: 0, hard: 0 };
+    let to = &raw mut found;
+    // SAFETY: the kernel writes one limit, of this process.
+    unsafe { syscall!(Sysno::prlimit64, 0usize, resource, 0usize, to) }.map(|_| found)
+}
+
+fn set_limit(resource: usize, limit: Limit) -> Result<()> {
+    let from = &raw const limit;
+    // SAFETY: the kernel reads one limit, for this process, which is none that memory safety rests on.
+    unsafe { syscall!(Sysno::prlimit64, 0usize, resource, from, 0usize) }.map(|_| ())
+}
+
 /// Lets the calling process, which must not be the program, have as many descriptors as it may: what limits
 /// the program's own, and was inherited from it, is not meant for ours. Needs `CAP_SYS_RESOURCE` only
 /// where the program's hard limit is less than 256.
 pub fn allow_descriptors() {
     const RLIMIT_NOFILE: usize = 7;
-    let mut limit = [0u64; 2];
-    let (soft, hard) = (0, 1);
-    let nothing = core::ptr::null_mut::<[u64; 2]>();
-    let at = &raw mut limit;
-    // SAFETY: the kernel writes a limit of two words.
-    let found = unsafe { syscall!(Sysno::prlimit64, 0usize, RLIMIT_NOFILE, nothing, at) };
-    if found.is_err() {
-        return;
-    }
-    for most in [limit[hard].max(FEW_DESCRIPTORS), limit[hard]] {
-        let wanted = [limit[soft].max(most), most];
-        let at = &raw const wanted;
-        // SAFETY: the kernel reads a limit of two words, of this process.
-        if unsafe { syscall!(Sysno::prlimit64, 0usize, RLIMIT_NOFILE, at, nothing) }.is_ok() {
-            return;
-        }
+    let Ok(Limit { hard, .. }) = limit(RLIMIT_NOFILE) else { return };
+    let allow = |most| set_limit(RLIMIT_NOFILE, Limit { soft: most, hard: most });
+    if allow(hard.max(FEW_DESCRIPTORS)).is_err() {
+        let _ = allow(hard);
     }
 }
 
