@@ -1,12 +1,11 @@
 //! `octavo bench`: the arguments; the work is in `octavo_bench`.
 
+use crate::print::print;
 use clap::{Args, Subcommand};
 use octavo_bench::codec;
 use octavo_bench::swap::{self, PeerName, SwapError, peer, worker};
 use octavo_page::{ByteSize, Unit};
-use serde::Serialize;
 use std::env;
-use std::fmt::Display;
 use std::path::PathBuf;
 
 /// Interrupted by Ctrl-C, as shells say it.
@@ -127,16 +126,6 @@ fn count(text: &str) -> Result<usize, String> {
         Ok(0) | Err(_) => Err("a whole number from 1 on".to_owned()),
         Ok(count) => Ok(count),
     }
-}
-
-/// Prints what was found, as one JSON object or for people; gives the exit status.
-pub fn print(found: &(impl Serialize + Display), json: bool) -> i32 {
-    if json {
-        println!("{}", serde_json::to_string_pretty(found).expect("plain data"));
-    } else {
-        println!("{found}");
-    }
-    0
 }
 
 fn bench_codec(args: CodecArgs) -> i32 {

@@ -23,7 +23,7 @@ pub struct BatchArgs {
 pub fn bench(args: BatchArgs) -> i32 {
     let BatchArgs { pages, json } = args;
     match batch::compare(&Options { pages }) {
-        Ok(comparison) => crate::bench::print(&comparison, json),
+        Ok(comparison) => crate::print::print(&comparison, json),
         Err(why) => crate::refuse(&why, crate::REFUSED),
     }
 }

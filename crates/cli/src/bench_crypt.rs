@@ -23,7 +23,7 @@ pub struct CryptArgs {
 pub fn bench(args: CryptArgs) -> i32 {
     let CryptArgs { backing, json } = args;
     match crypt::compare(&Options { backing }) {
-        Ok(comparison) => crate::bench::print(&comparison, json),
+        Ok(comparison) => crate::print::print(&comparison, json),
         Err(why) => crate::refuse(&why, crate::REFUSED),
     }
 }

@@ -8,7 +8,8 @@ use octavo_page::{ByteSize, ChainLength, Unit};
 use std::env;
 use std::path::PathBuf;
 
-use crate::bench::{print, whole_pages};
+use crate::bench::whole_pages;
+use crate::print::print;
 
 /// Our pool beside the kernel's zsmalloc and beside allocators, with the objects of real pages.
 ///

@@ -25,7 +25,7 @@ pub struct WritebackArgs {
 pub fn bench(args: WritebackArgs) -> i32 {
     let WritebackArgs { backing, json } = args;
     match writeback::compare(&Options { backing }) {
-        Ok(comparison) => crate::bench::print(&comparison, json),
+        Ok(comparison) => crate::print::print(&comparison, json),
         Err(why) => crate::refuse(&why, crate::REFUSED),
     }
 }

@@ -4,6 +4,7 @@
 //! neither. The missing ones are exactly the reasons for which `octavo run` would refuse: both ask
 //! the same functions.
 
+use crate::print::print;
 use crate::run::{self, FLOOR, Refusal, Space};
 use crate::uffd::{self, Answerer, Feature, Missing, Probe, REQUIRED, Rights};
 use clap::Args;
@@ -15,7 +16,7 @@ use octavo_page::EngineKind;
 use octavo_sys::Errno;
 use rustix::fs::Access;
 use serde::Serialize;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::path::Path;
 
 /// Say what this machine allows, and the command that mends what it does not.
@@ -83,28 +84,27 @@ impl Check {
 pub fn doctor(args: &DoctorArgs) -> i32 {
     let checks = checks();
     let ok = checks.iter().all(|check| check.ok);
-    if args.json {
-        let report =
-            Report { doctor: env!("CARGO_PKG_VERSION"), ok, machine: host::machine(), checks };
-        println!("{}", serde_json::to_string_pretty(&report).expect("plain data"));
-    } else {
-        print_table(&checks, ok);
+    let machine = host::machine();
+    let report = Report { doctor: env!("CARGO_PKG_VERSION"), ok, machine, checks };
+    match print(&report, args.json) {
+        0 => i32::from(!ok),
+        failed => failed,
     }
-    i32::from(!ok)
 }
 
-fn print_table(checks: &[Check], ok: bool) {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    for check in checks {
-        table.add_row([&check.check, &check.value, check.status()]);
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        for check in &self.checks {
+            table.add_row([&check.check, &check.value, check.status()]);
+        }
+        writeln!(f, "{}\n", table.trim_fmt())?;
+        for mend in self.checks.iter().filter_map(|check| check.mend.as_ref()) {
+            writeln!(f, "{mend}")?;
+        }
+        f.write_str(if self.ok { "octavo run works here" } else { "octavo run does not work here" })
     }
-    println!("{}", table.trim_fmt());
-    println!();
-    for mend in checks.iter().filter_map(|check| check.mend.as_ref()) {
-        println!("{mend}");
-    }
-    println!("{}", if ok { "octavo run works here" } else { "octavo run does not work here" });
 }
 
 /// All lines, in the order in which a machine is set up.

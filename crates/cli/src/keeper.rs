@@ -192,12 +192,15 @@ impl Keeper {
         if since.elapsed() < LASTS || !self.ledger.says_first() {
             return;
         }
-        let processes = self.pagers.len();
+        let whose = match self.pagers.len() {
+            1 => "the process has".to_owned(),
+            processes => format!("{processes} processes have"),
+        };
         let end = if self.report.strict { "--strict ends the job" } else { "going on" };
         let mib = over.div_ceil(1 << 20);
         let line = format!(
-            "octavo: the limit of {limit} is exceeded by {mib}M so far: {processes} processes have no \
-             more to give; {end}\n"
+            "octavo: the limit of {limit} is exceeded by {mib}M so far: {whose} no more to give; \
+             {end}\n"
         );
         if let Some(process) = self.processes.values().next() {
             task::tell(&process.fd, line.as_bytes());

@@ -14,6 +14,7 @@ mod doctor;
 #[cfg(not(test))]
 mod entry;
 mod keeper;
+mod print;
 mod program;
 mod run;
 mod sim;
@@ -21,7 +22,7 @@ mod slots;
 mod uffd;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Octavo refused or failed.
 const REFUSED: i32 = 125;
@@ -81,11 +82,7 @@ fn refuse(why: &dyn std::fmt::Display, status: i32) -> i32 {
 /// Help and version as clap prints them; a mistake as one line.
 fn usage(error: &clap::Error) -> i32 {
     let said = match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // Nobody is left to be told when stdout is closed.
-            let _ = error.print();
-            return 0;
-        }
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return print::status(error.print()),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "no command given".to_owned(),
         _ => {
             let text = error.render().to_string();
@@ -94,8 +91,16 @@ fn usage(error: &clap::Error) -> i32 {
             words.join(" ")
         }
     };
-    let command =
-        std::env::args().nth(1).filter(|word| ["run", "doctor", "bench", "sim"].contains(&&**word));
-    let command = command.map(|word| word + " ").unwrap_or_default();
-    refuse(&format!("{said}; see `octavo {command}--help`"), REFUSED)
+    refuse(&format!("{said}; see `{} --help`", named()), REFUSED)
+}
+
+/// The command that the arguments name, as far as there is such a one: `octavo bench slots`.
+fn named() -> String {
+    let (mut command, mut name) = (Cli::command(), "octavo".to_owned());
+    for word in std::env::args_os().skip(1) {
+        let Some(next) = command.find_subcommand(&word) else { break };
+        name = format!("{name} {}", next.get_name());
+        command = next.clone();
+    }
+    name
 }

@@ -218,6 +218,11 @@ pub enum Refusal {
     /// Where memory is to be written back to.
     #[error(transparent)]
     Backing(#[from] BackingRefusal),
+    /// Too few descriptors.
+    #[error(
+        "too few descriptors are allowed to start the job's keeper; raise ulimit -n, 64 will do"
+    )]
+    Descriptors,
     /// The process beside the job.
     #[error("the job's keeper cannot be started: {}", io::Error::from_raw_os_error(.0.into_raw()))]
     Keeper(octavo_sys::Errno),
@@ -235,6 +240,13 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    fn keeper(why: octavo_sys::Errno) -> Self {
+        match why {
+            octavo_sys::Errno::EMFILE | octavo_sys::Errno::ENFILE => Self::Descriptors,
+            why => Self::Keeper(why),
+        }
+    }
+
     /// The exit status that says this.
     pub fn exit_code(&self) -> i32 {
         match self {
@@ -273,7 +285,7 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
     let (backing, lent) = backing.map(|Lent { config, files }| (config, files)).unzip();
     let lent = lent.unwrap_or_default();
     let report = Report { table: args.stats, json: stats_json, strict: args.strict, engine, lent };
-    let (keeper, ledger) = start_keeper(first, limit, report).map_err(Refusal::Keeper)?;
+    let (keeper, ledger) = start_keeper(first, limit, report).map_err(Refusal::keeper)?;
     let codec = args.codec.map(|c| c.to_string());
     let preload = env::var_os(LD_PRELOAD);
     let config = RunConfig {

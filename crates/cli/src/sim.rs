@@ -30,8 +30,8 @@ struct Output {
 /// Runs a model, prints, and gives the exit status.
 pub fn sim(args: SimArgs) -> i32 {
     match args.sim {
-        Sim::Slots(Output { json }) => crate::bench::print(&sim::slots::report(), json),
-        Sim::ByN(Output { json }) => crate::bench::print(&sim::by_n::report(), json),
-        Sim::Batch(Output { json }) => crate::bench::print(&sim::batch::report(), json),
+        Sim::Slots(Output { json }) => crate::print::print(&sim::slots::report(), json),
+        Sim::ByN(Output { json }) => crate::print::print(&sim::by_n::report(), json),
+        Sim::Batch(Output { json }) => crate::print::print(&sim::batch::report(), json),
     }
 }

@@ -29,5 +29,8 @@ fn threads(text: &str) -> Result<usize, String> {
 /// Compares, prints, and gives the exit status.
 pub fn bench(args: SlotsArgs) -> i32 {
     let SlotsArgs { threads, json } = args;
-    crate::bench::print(&slots::compare(&Options { threads }), json)
+    match slots::compare(&Options { threads }) {
+        Ok(comparison) => crate::print::print(&comparison, json),
+        Err(why) => crate::refuse(&why, crate::REFUSED),
+    }
 }

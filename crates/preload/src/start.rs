@@ -123,6 +123,9 @@ impl core::fmt::Display for Refusal {
             Errno::ENOMEM => {
                 f.write_str("the address space is too small for the pager; raise ulimit -v")
             }
+            Errno::EMFILE | Errno::ENFILE => f.write_str(
+                "too few descriptors are allowed to start the pager; raise ulimit -n, 64 will do",
+            ),
             error => write!(f, "the pager could not start: error {}", error.into_raw()),
         }
     }

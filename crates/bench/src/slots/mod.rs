@@ -22,7 +22,8 @@ use octavo_page::Order;
 use octavo_slots::Slots;
 use octavo_slots::twins::{Allocator, OneLock, Series};
 use serde::Serialize;
-use std::fmt;
+use std::{fmt, io};
+use thiserror::Error;
 
 /// Slots of the device: 4 GiB of pages.
 const CAPACITY: usize = 1 << 20;
@@ -53,8 +54,23 @@ enum Pattern {
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Numbers of threads, each measured by itself.
+    /// Numbers of threads, each measured by itself, once.
     pub threads: Vec<usize>,
+}
+
+/// Why nothing was measured.
+#[derive(Debug, Error)]
+pub enum SlotsError {
+    /// Fewer threads are allowed than asked for.
+    #[error(
+        "one of {threads} threads cannot be started: {why}; allow more (`ulimit -u`, `ulimit -v`), or ask for fewer"
+    )]
+    Thread {
+        /// So many were to run.
+        threads: usize,
+        /// What stands in the way.
+        why: io::Error,
+    },
 }
 
 /// What was measured: one object for `--json`; prints as a table.
@@ -98,19 +114,27 @@ struct Row {
 }
 
 /// Measures everything.
-#[must_use]
-pub fn compare(options: &Options) -> Comparison {
+///
+/// # Errors
+/// When so many threads cannot run.
+pub fn compare(options: &Options) -> Result<Comparison, SlotsError> {
     let machine = host::machine();
     let patterns = [Pattern::Sequential, Pattern::Random, Pattern::Mixed];
-    let cells = patterns.len() * ORDERS.len() * FILLS.len() * options.threads.len();
+    let mut numbers = Vec::new();
+    for &threads in &options.threads {
+        if !numbers.contains(&threads) {
+            numbers.push(threads);
+        }
+    }
+    let cells = patterns.len() * ORDERS.len() * FILLS.len() * numbers.len();
     let progress = ProgressBar::new(cells as u64 + processes::MIXES.len() as u64);
     let mut rows = Vec::new();
     for pattern in patterns {
         for order in ORDERS.map(|n| Order::new(n).expect("an order")) {
             for fill in FILLS {
-                for &threads in &options.threads {
+                for &threads in &numbers {
                     let plan = pairs::Plan { capacity: CAPACITY, pattern, order, fill, threads };
-                    rows.extend(with_ratios(pairs::cell(&plan)));
+                    rows.extend(with_ratios(pairs::cell(&plan)?));
                     progress.inc(1);
                 }
             }
@@ -125,7 +149,7 @@ pub fn compare(options: &Options) -> Comparison {
         progress.inc(1);
     }
     progress.finish_and_clear();
-    Comparison { bench: "slots", machine, slots: CAPACITY, rounds: pairs::ROUNDS, rows }
+    Ok(Comparison { bench: "slots", machine, slots: CAPACITY, rounds: pairs::ROUNDS, rows })
 }
 
 /// How often an operation on slots takes the device lock while processes come, grow and exit: counted.

@@ -5,7 +5,7 @@
 //! pair ahead, for all allocators: a thread's list of folios is larger than a cache, and a look at it should
 //! not be waited for in the middle of what is measured.
 
-use super::{Pattern, Row, round};
+use super::{Pattern, Row, SlotsError, round};
 use crate::host::cpu_time;
 use crate::random::Random;
 use octavo_page::{Order, SlotId};
@@ -13,9 +13,8 @@ use octavo_slots::twins::{Allocator, OneLock, Series, SharedWork};
 use octavo_slots::{Config, Slots};
 use rustix::time::ClockId;
 use std::ops::Range;
-use std::sync::Barrier;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{OnceLock, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,16 +38,16 @@ pub(super) struct Plan {
 }
 
 /// All allocators in one cell, in turns.
-pub(super) fn cell(plan: &Plan) -> [Row; 3] {
+pub(super) fn cell(plan: &Plan) -> Result<[Row; 3], SlotsError> {
     let mut octavo = Side::<Slots>::new(plan);
     let mut series = Side::<Series>::new(plan);
     let mut one_lock = Side::<OneLock>::new(plan);
     for counts in (0..=ROUNDS).map(|round| round > 0) {
-        octavo.round(plan, counts);
-        series.round(plan, counts);
-        one_lock.round(plan, counts);
+        octavo.round(plan, counts)?;
+        series.round(plan, counts)?;
+        one_lock.round(plan, counts)?;
     }
-    [octavo.row(plan), series.row(plan), one_lock.row(plan)]
+    Ok([octavo.row(plan), series.row(plan), one_lock.row(plan)])
 }
 
 /// Nanoseconds since the first call.
@@ -109,24 +108,30 @@ impl<A: Allocator> Side<A> {
         }
     }
 
-    fn round(&mut self, plan: &Plan, counts: bool) {
-        let (stop, start) = (AtomicBool::new(false), Barrier::new(plan.threads + 1));
-        let slots = &self.slots;
+    fn round(&mut self, plan: &Plan, counts: bool) -> Result<(), SlotsError> {
+        let (stop, start) = (AtomicBool::new(false), RwLock::new(()));
+        let (stop, start, slots) = (&stop, &start, &self.slots);
         thread::scope(|scope| {
+            // Nobody begins while this is held.
+            let hold = start.write();
             for thread in &mut self.threads {
-                let (stop, start) = (&stop, &start);
-                scope.spawn(move || {
-                    start.wait();
+                let work = move || {
+                    drop(start.read());
                     let (begin, since) = (cpu_time(ClockId::ThreadCPUTime), clock());
                     thread.work(slots, plan, stop);
                     thread.cpu_time = cpu_time(ClockId::ThreadCPUTime) - begin;
                     thread.ran = since..clock();
-                });
+                };
+                if let Err(why) = thread::Builder::new().spawn_scoped(scope, work) {
+                    stop.store(true, Ordering::Relaxed);
+                    return Err(SlotsError::Thread { threads: plan.threads, why });
+                }
             }
-            start.wait();
+            drop(hold);
             thread::sleep(ROUND);
             stop.store(true, Ordering::Relaxed);
-        });
+            Ok(())
+        })?;
         // From the first that began to the last that ended: this thread may itself wait for a processor.
         let first = self.threads.iter().map(|thread| thread.ran.start).min().unwrap_or(0);
         let last = self.threads.iter().map(|thread| thread.ran.end).max().unwrap_or(0);
@@ -145,6 +150,7 @@ impl<A: Allocator> Side<A> {
         } else {
             self.work = self.slots.shared_work();
         }
+        Ok(())
     }
 
     fn row(mut self, plan: &Plan) -> Row {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, Write};
 use std::mem;
 use std::path::PathBuf;
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Instant;
 use thiserror::Error;
 
@@ -75,6 +75,11 @@ pub enum WorkerError {
     /// No memory, or no pipe.
     #[error("worker: {0}")]
     Io(#[from] io::Error),
+    /// Fewer threads are allowed than asked for.
+    #[error(
+        "worker: a thread cannot be started: {0}; allow more (`ulimit -u`), or ask for fewer with --threads"
+    )]
+    Thread(io::Error),
     /// A page that is not what was stored: the one thing that must never happen.
     #[error("worker: page {number} (written {version} times) reads as something else")]
     Mismatch {
@@ -127,10 +132,12 @@ fn run_phase(
         let running: Vec<_> = parts
             .map(|(i, (memory, versions))| {
                 let mut part = Part { pages, first: (i * share) as u64, memory, versions };
-                scope.spawn(move || part.run(phase))
+                let thread = thread::Builder::new();
+                thread.spawn_scoped(scope, move || part.run(phase)).map_err(WorkerError::Thread)
             })
             .collect();
-        running.into_iter().map(|part| part.join().expect("a thread panics never quietly")).sum()
+        let join = |part: ScopedJoinHandle<_>| part.join().expect("a thread panics never quietly");
+        running.into_iter().map(|part| part.and_then(join)).sum()
     })
 }
 

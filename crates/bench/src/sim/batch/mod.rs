@@ -123,16 +123,21 @@ fn run_all<C: Sync, O: Send>(cases: &[C], run: impl Fn(&C) -> O + Sync) -> Vec<O
     let next = Mutex::new(0..cases.len());
     let outcomes: Vec<_> = cases.iter().map(|_| Mutex::new(None)).collect();
     let threads = thread::available_parallelism().map_or(1, usize::from);
-    thread::scope(|scope| {
-        for _ in 0..threads.min(cases.len()) {
-            scope.spawn(|| {
-                let take = || next.lock().expect("nobody fails with it").next();
-                while let Some(n) = take() {
-                    let outcome = run(&cases[n]);
-                    *outcomes[n].lock().expect("nobody fails with it") = Some(outcome);
-                }
-            });
+    let work = || {
+        let take = || next.lock().expect("nobody fails with it").next();
+        while let Some(n) = take() {
+            let outcome = run(&cases[n]);
+            *outcomes[n].lock().expect("nobody fails with it") = Some(outcome);
         }
+    };
+    thread::scope(|scope| {
+        // Where no more threads are allowed, those that there are do the work.
+        for _ in 1..threads.min(cases.len()) {
+            if thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                break;
+            }
+        }
+        work();
     });
     let take = |outcome: Mutex<Option<O>>| outcome.into_inner().ok().flatten();
     outcomes.into_iter().map(|outcome| take(outcome).expect("all cases ran")).collect()
