@@ -4,7 +4,7 @@
 //! are strong enough. Those of clusters have a word that wakes who waits for it (`lock_word::model`), so
 //! that there is little enough to explore.
 //!
-//! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p octavo-slots --release models`
+//! `RUSTFLAGS="--cfg loom" cargo test -p octavo-slots --release models`: three minutes
 
 use super::*;
 use crate::lock_word::LockWord;
@@ -12,6 +12,13 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;
 use std::vec::Vec;
+
+/// Every order in which threads are interrupted three times: all orders would be hours.
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
 
 const HALF: Order = Order::new(8).expect("an order");
 
@@ -74,7 +81,7 @@ fn share(others: usize, work: fn(&Guarded)) -> loom::sync::Arc<Guarded> {
 /// The word as it is in use, but nobody waits: see [`LockWord::put_last`].
 #[test]
 fn who_gets_a_state_out_of_a_word_sees_what_was_done_before() {
-    loom::model(|| {
+    explore(|| {
         share(2, |own| {
             for _ in 0..2 {
                 if let Some(state) = own.word.try_take() {
@@ -88,7 +95,7 @@ fn who_gets_a_state_out_of_a_word_sees_what_was_done_before() {
 /// Two threads only: of two that wait each yields to the other, for ever.
 #[test]
 fn who_waits_for_a_word_has_its_turn() {
-    loom::model(|| {
+    explore(|| {
         let guarded = share(1, |own| {
             for _ in 0..2 {
                 let state = own.word.try_take().unwrap_or_else(|| own.word.take());
@@ -102,7 +109,7 @@ fn who_waits_for_a_word_has_its_turn() {
 
 #[test]
 fn isolate_against_free() {
-    loom::model(|| {
+    explore(|| {
         let slots = slots(1, 2);
         let first = slots.alloc(HALF, 0).unwrap();
         let second = slots.alloc(HALF, 0).unwrap();
@@ -117,7 +124,7 @@ fn isolate_against_free() {
 
 #[test]
 fn last_free_against_allocation_by_the_hint() {
-    loom::model(|| {
+    explore(|| {
         let slots = slots(1, 1);
         let first = slots.alloc(HALF, 0).unwrap();
         let (_, got) = race(
@@ -135,7 +142,7 @@ fn last_free_against_allocation_by_the_hint() {
 
 #[test]
 fn last_free_against_allocation_of_another_order() {
-    loom::model(|| {
+    explore(|| {
         let slots = slots(1, 2);
         let first = slots.alloc(HALF, 0).unwrap();
         let (_, got) = race(
@@ -152,7 +159,7 @@ fn last_free_against_allocation_of_another_order() {
 
 #[test]
 fn two_allocations_for_the_last_run() {
-    loom::model(|| {
+    explore(|| {
         let slots = slots(1, 2);
         let _first = slots.alloc(HALF, 0).unwrap();
         let (one, two) = race(&slots, |s| s.alloc(HALF, 0), |s| s.alloc(HALF, 1));
@@ -177,7 +184,7 @@ impl devices::Device for Told {
 /// A cluster is discarded or taken, and what is taken is not discarded any more.
 #[test]
 fn discard_against_allocation() {
-    loom::model(|| {
+    explore(|| {
         let config = Config { capacity: CLUSTER_SLOTS, cpus: 2, discards: true, clock: no_clock };
         let slots = Arc::new(Slots::new(config).unwrap());
         let first = slots.alloc(Order::MAX, 0).unwrap();
@@ -200,7 +207,7 @@ fn discard_against_allocation() {
 /// The device of an allocation is taken away: what it got is moved, or it gets another.
 #[test]
 fn a_device_taken_away_against_an_allocation() {
-    loom::model(|| {
+    explore(|| {
         let device = |capacity| {
             Slots::new(Config { capacity, cpus: 2, discards: false, clock: no_clock }).unwrap()
         };
@@ -232,7 +239,7 @@ fn a_device_taken_away_against_an_allocation() {
 
 #[test]
 fn two_frees_of_one_folio() {
-    loom::model(|| {
+    explore(|| {
         let slots = slots(1, 1);
         let first = slots.alloc(HALF, 0).unwrap();
         let (one, two) = race(&slots, move |s| s.free(first, 256), move |s| s.free_many(&[first]));
@@ -243,7 +250,7 @@ fn two_frees_of_one_folio() {
 
 #[test]
 fn runs_for_many_folios_against_free() {
-    loom::model(|| {
+    explore(|| {
         let slots = slots(1, 1);
         let first = slots.alloc(HALF, 0).unwrap();
         let (_, got) = race(
@@ -261,7 +268,7 @@ fn runs_for_many_folios_against_free() {
 
 #[test]
 fn runs_for_many_folios_of_two_threads() {
-    loom::model(|| {
+    explore(|| {
         let slots = slots(2, 2);
         let _ = slots.alloc(HALF, 0).unwrap();
         let take = |cpu| {
