@@ -1,6 +1,6 @@
 //! `octavo bench`: the arguments; the work is in `octavo_bench`.
 
-use crate::print::print;
+use crate::print::{print, print_or_refuse};
 use clap::{Args, Subcommand};
 use octavo_bench::codec;
 use octavo_bench::swap::{self, PeerName, SwapError, peer, worker};
@@ -128,13 +128,21 @@ fn count(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Each of what was asked for, once: nobody wants to measure it twice.
+pub fn once<T: PartialEq>(asked: Vec<T>) -> Vec<T> {
+    let mut each = Vec::new();
+    for one in asked {
+        if !each.contains(&one) {
+            each.push(one);
+        }
+    }
+    each
+}
+
 fn bench_codec(args: CodecArgs) -> i32 {
     let CodecArgs { pages, unit, codec, latency, json } = args;
     let options = codec::Options { pages, unit, codecs: codec, latency };
-    match codec::compare(&options) {
-        Ok(comparison) => print(&comparison, json),
-        Err(why) => crate::refuse(&why, crate::REFUSED),
-    }
+    print_or_refuse(codec::compare(&options), json)
 }
 
 /// Compares, prints, and gives the exit status.
@@ -158,6 +166,7 @@ pub fn bench(args: BenchArgs) -> i32 {
 
 fn swap(octavo: PathBuf, args: SwapArgs) -> i32 {
     let SwapArgs { size, memory, pages, threads, against, rounds, json } = args;
+    let (threads, against) = (once(threads), once(against));
     let options = swap::Options { octavo, size, memory, pages, threads, against, rounds };
     let outcome = match swap::compare(&options) {
         Ok(outcome) => outcome,

@@ -1,5 +1,6 @@
 //! `octavo bench batch`: the arguments; the work is in `octavo_bench::batch`.
 
+use crate::print::print_or_refuse;
 use clap::Args;
 use octavo_bench::batch::{self, Options};
 use std::path::PathBuf;
@@ -22,8 +23,5 @@ pub struct BatchArgs {
 /// Compares, prints, and gives the exit status.
 pub fn bench(args: BatchArgs) -> i32 {
     let BatchArgs { pages, json } = args;
-    match batch::compare(&Options { pages }) {
-        Ok(comparison) => crate::print::print(&comparison, json),
-        Err(why) => crate::refuse(&why, crate::REFUSED),
-    }
+    print_or_refuse(batch::compare(&Options { pages }), json)
 }

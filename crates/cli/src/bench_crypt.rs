@@ -1,5 +1,6 @@
 //! `octavo bench crypt`: the arguments; the work is in `octavo_bench::crypt`.
 
+use crate::print::print_or_refuse;
 use clap::Args;
 use octavo_bench::crypt::{self, Options};
 use std::path::PathBuf;
@@ -22,8 +23,5 @@ pub struct CryptArgs {
 /// Compares, prints, and gives the exit status.
 pub fn bench(args: CryptArgs) -> i32 {
     let CryptArgs { backing, json } = args;
-    match crypt::compare(&Options { backing }) {
-        Ok(comparison) => crate::print::print(&comparison, json),
-        Err(why) => crate::refuse(&why, crate::REFUSED),
-    }
+    print_or_refuse(crypt::compare(&Options { backing }), json)
 }

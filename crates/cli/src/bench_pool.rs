@@ -8,8 +8,8 @@ use octavo_page::{ByteSize, ChainLength, Unit};
 use std::env;
 use std::path::PathBuf;
 
-use crate::bench::whole_pages;
-use crate::print::print;
+use crate::bench::{once, whole_pages};
+use crate::print::print_or_refuse;
 
 /// Our pool beside the kernel's zsmalloc and beside allocators, with the objects of real pages.
 ///
@@ -64,10 +64,7 @@ pub struct DeviceArgs {
 /// Compares, prints, and gives the exit status. `octavo` is this executable.
 pub fn bench(octavo: PathBuf, args: PoolArgs) -> i32 {
     let PoolArgs { pages, chain, size, json } = args;
-    match pool::compare(&Options { octavo, pages, size, chains: chain }) {
-        Ok(comparison) => print(&comparison, json),
-        Err(why) => crate::refuse(&why, crate::REFUSED),
-    }
+    print_or_refuse(pool::compare(&Options { octavo, pages, size, chains: once(chain) }), json)
 }
 
 /// Is one system's worker.

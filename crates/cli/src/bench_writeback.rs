@@ -1,5 +1,6 @@
 //! `octavo bench writeback`: the arguments; the work is in `octavo_bench::writeback`.
 
+use crate::print::print_or_refuse;
 use clap::Args;
 use octavo_bench::writeback::{self, Options};
 use std::path::PathBuf;
@@ -24,8 +25,5 @@ pub struct WritebackArgs {
 /// Compares, prints, and gives the exit status.
 pub fn bench(args: WritebackArgs) -> i32 {
     let WritebackArgs { backing, json } = args;
-    match writeback::compare(&Options { backing }) {
-        Ok(comparison) => crate::print::print(&comparison, json),
-        Err(why) => crate::refuse(&why, crate::REFUSED),
-    }
+    print_or_refuse(writeback::compare(&Options { backing }), json)
 }

@@ -96,11 +96,12 @@ fn usage(error: &clap::Error) -> i32 {
 
 /// The command that the arguments name, as far as there is such a one: `octavo bench slots`.
 fn named() -> String {
-    let (mut command, mut name) = (Cli::command(), "octavo".to_owned());
+    let whole = Cli::command();
+    let (mut command, mut name) = (&whole, "octavo".to_owned());
     for word in std::env::args_os().skip(1) {
         let Some(next) = command.find_subcommand(&word) else { break };
         name = format!("{name} {}", next.get_name());
-        command = next.clone();
+        command = next;
     }
     name
 }

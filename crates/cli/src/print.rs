@@ -7,12 +7,20 @@ use std::io::{self, Write};
 
 /// Prints what was found, as one JSON object or for people; gives the exit status.
 pub fn print(found: &(impl Serialize + Display), json: bool) -> i32 {
-    if json { text(serde_json::to_string_pretty(found).expect("plain data")) } else { text(found) }
+    status(if json {
+        let object = serde_json::to_string_pretty(found).expect("plain data");
+        writeln!(io::stdout(), "{object}")
+    } else {
+        writeln!(io::stdout(), "{found}")
+    })
 }
 
-/// Prints lines for people, and the end of the last; gives the exit status.
-pub fn text(lines: impl Display) -> i32 {
-    status(writeln!(io::stdout(), "{lines}"))
+/// Prints what was found, or says why nothing was; gives the exit status.
+pub fn print_or_refuse(found: Result<impl Serialize + Display, impl Display>, json: bool) -> i32 {
+    match found {
+        Ok(found) => print(&found, json),
+        Err(why) => refuse(&why, REFUSED),
+    }
 }
 
 /// The exit status of a command that wrote to stdout.

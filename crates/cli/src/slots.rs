@@ -1,5 +1,7 @@
 //! `octavo bench slots`: the arguments; the work is in `octavo_bench::slots`.
 
+use crate::bench::once;
+use crate::print::print_or_refuse;
 use clap::Args;
 use octavo_bench::slots::{self, Options};
 
@@ -29,8 +31,5 @@ fn threads(text: &str) -> Result<usize, String> {
 /// Compares, prints, and gives the exit status.
 pub fn bench(args: SlotsArgs) -> i32 {
     let SlotsArgs { threads, json } = args;
-    match slots::compare(&Options { threads }) {
-        Ok(comparison) => crate::print::print(&comparison, json),
-        Err(why) => crate::refuse(&why, crate::REFUSED),
-    }
+    print_or_refuse(slots::compare(&Options { threads: once(threads) }), json)
 }

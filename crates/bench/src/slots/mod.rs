@@ -54,7 +54,7 @@ enum Pattern {
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Numbers of threads, each measured by itself, once.
+    /// Numbers of threads, each measured by itself.
     pub threads: Vec<usize>,
 }
 
@@ -120,19 +120,13 @@ struct Row {
 pub fn compare(options: &Options) -> Result<Comparison, SlotsError> {
     let machine = host::machine();
     let patterns = [Pattern::Sequential, Pattern::Random, Pattern::Mixed];
-    let mut numbers = Vec::new();
-    for &threads in &options.threads {
-        if !numbers.contains(&threads) {
-            numbers.push(threads);
-        }
-    }
-    let cells = patterns.len() * ORDERS.len() * FILLS.len() * numbers.len();
+    let cells = patterns.len() * ORDERS.len() * FILLS.len() * options.threads.len();
     let progress = ProgressBar::new(cells as u64 + processes::MIXES.len() as u64);
     let mut rows = Vec::new();
     for pattern in patterns {
         for order in ORDERS.map(|n| Order::new(n).expect("an order")) {
             for fill in FILLS {
-                for &threads in &numbers {
+                for &threads in &options.threads {
                     let plan = pairs::Plan { capacity: CAPACITY, pattern, order, fill, threads };
                     rows.extend(with_ratios(pairs::cell(&plan)?));
                     progress.inc(1);
