@@ -12,6 +12,7 @@
 //! the bits share a cache line.
 
 use crate::bitmap::{Bitmap, CLUSTER_SLOTS};
+use crate::marks::Set;
 use crate::sync::{LockWord, Waits};
 use core::fmt;
 // A figure orders nothing, so a model need not explore it.
@@ -286,6 +287,23 @@ impl fmt::Debug for State {
 }
 
 impl Place {
+    /// The sets that a cluster at this place is in. The first of two changes seldom.
+    pub(crate) fn sets(self) -> [Option<Set>; 2] {
+        match self {
+            Self::Free => [Some(Set::Free), None],
+            Self::Emptied => [Some(Set::Emptied), None],
+            Self::Full => [None, None],
+            Self::Partly { order, room } => {
+                let second = match room {
+                    Room::None => None,
+                    Room::Spare => Some(Set::Spare(order)),
+                    Room::Enough => Some(Set::Roomy(order)),
+                };
+                [Some(Set::Partly(order)), second]
+            }
+        }
+    }
+
     /// A byte for each place.
     #[inline]
     fn code(self) -> u8 {

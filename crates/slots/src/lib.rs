@@ -20,7 +20,8 @@
 //! free clusters are scarce, one of its order with any room, so that the free ones are left to other
 //! orders; a *free* one; and when there is none of these, whatever clusters have a hole that is
 //! large enough, other CPUs' current ones too. In each set it looks first among the clusters that are
-//! its CPU's by their number: so CPUs keep apart, and what one frees is what it takes again.
+//! its CPU's by their number, its *lane*, and while free ones are not scarce it leaves a few roomy ones
+//! to each other lane: so CPUs keep apart, and what one frees is what it takes again.
 //!
 //! The states and the order of attempts are those of the kernel series "mm, swap: rework of swap
 //! allocator locks" ([`twins::Series`]), with two changes. A cluster does not become roomy with the
@@ -79,7 +80,7 @@ use bitmap::{Bitmap, CLUSTER_SLOTS};
 use cluster::{Cluster, Locked, Place, Room};
 use core::fmt;
 use devices::Device;
-use marks::Marks;
+use marks::{Marks, Set};
 use octavo_page::sync::atomic::{AtomicU32, Ordering};
 use octavo_page::{Order, SlotId};
 use sync::Waits;
@@ -88,6 +89,11 @@ const ORDERS: usize = Order::MAX.get() as usize + 1;
 
 /// Free clusters are scarce when they are not one in this many.
 const SCARCE: usize = 16;
+
+/// A lane keeps one in this many of its clusters from other CPUs, when these are roomy and free clusters are
+/// not scarce. Who takes from another's lane mixes what the two hold, and then both write to the same cache
+/// lines for as long as that lives; so a few clusters more are in use instead.
+const KEPT: usize = 32;
 
 /// Clusters that an allocation of more than one page searches in its last resort, in each set.
 const TRIES: usize = 64;
@@ -277,9 +283,9 @@ struct Cpu {
     /// The cluster that was found last: the next search starts there, so that the clusters behind
     /// gather freed slots meanwhile.
     cursor: AtomicU32,
-    /// The clusters that this CPU searches first, one bit for each of 64 that follow one another: so
-    /// what it freed is what it takes again, and CPUs write to different clusters.
-    lanes: u64,
+    /// The lane of clusters that this CPU searches first: so what it freed is what it takes again, and
+    /// CPUs write to different clusters.
+    lane: usize,
 }
 
 /// A slot that does not exist: there is no current cluster.
@@ -290,11 +296,7 @@ pub struct Slots {
     clusters: Box<[Cluster]>,
     cpus: Box<[Cpu]>,
     discards: bool,
-    free: Marks,
-    emptied: Marks,
-    roomy: [Marks; ORDERS],
-    spare: [Marks; ORDERS],
-    partly: [Marks; ORDERS],
+    marks: Marks,
     /// Clusters below this number were in use at some time.
     touched: AtomicU32,
     waits: Waits,
@@ -307,18 +309,13 @@ impl Slots {
     /// [`ConfigError`] when there would be no slots, no CPUs, or more slots than have numbers.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         let clusters = config.clusters()?;
-        let marks = || core::array::from_fn(|_| Marks::none(clusters as usize));
-        let free = Marks::none(clusters as usize);
-        (0..clusters).for_each(|cluster| free.insert(cluster));
+        let marks = Marks::none(clusters as usize, config.cpus);
+        (0..clusters).for_each(|cluster| marks.insert(Set::Free, cluster));
         Ok(Self {
             clusters: (0..clusters).map(|_| Cluster::free()).collect(),
-            cpus: (0..config.cpus).map(|cpu| Cpu::new(cpu, config.cpus)).collect(),
+            cpus: (0..config.cpus).map(|cpu| Cpu::new(cpu % marks.lanes())).collect(),
             discards: config.discards,
-            free,
-            emptied: Marks::none(clusters as usize),
-            roomy: marks(),
-            spare: marks(),
-            partly: marks(),
+            marks,
             touched: AtomicU32::new(0),
             waits: Waits::new(config.clock),
         })
@@ -345,9 +342,7 @@ impl Slots {
     /// Bytes of the allocator's own tables. They were all written when it was made.
     #[must_use]
     pub fn table_bytes(&self) -> usize {
-        size_of_val(&*self.clusters)
-            + size_of_val(&*self.cpus)
-            + self.all_sets().map(Marks::bytes).sum::<usize>()
+        size_of_val(&*self.clusters) + size_of_val(&*self.cpus) + self.marks.bytes()
     }
 
     /// Takes an aligned run of slots for a folio of `order` and returns its first.
@@ -368,8 +363,15 @@ impl Slots {
     /// A run in another cluster than the current, which it makes the current one.
     #[cold]
     fn alloc_elsewhere(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
-        self.search(&self.roomy[usize::from(order.get())], order, cpu, TRIES)
-            .or_else(|| self.alloc_in_spare(order, cpu))
+        let enough = self.clusters.len().div_ceil(SCARCE);
+        let scarce = !self.marks.have([Set::Free, Set::Emptied], enough, cpu.lane);
+        let kept = if scarce { 0 } else { self.clusters.len() / self.marks.lanes() / KEPT };
+        // While free clusters are scarce, a cluster that has only few runs goes before those: so that they
+        // are left to other orders.
+        let spare =
+            || scarce.then(|| self.search(Set::Spare(order), order, cpu, TRIES, 0)).flatten();
+        self.search(Set::Roomy(order), order, cpu, TRIES, kept)
+            .or_else(spare)
             .or_else(|| self.alloc_in_free(order, cpu))
             .or_else(|| self.last_resort(order, cpu))
     }
@@ -422,14 +424,6 @@ impl Slots {
         taken
     }
 
-    /// While free clusters are scarce, a run in a cluster of this order that has only few: so that
-    /// the free clusters are left to other orders.
-    fn alloc_in_spare(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
-        let scarce = (self.free.len() + self.emptied.len()) * SCARCE < self.clusters.len();
-        let spare = &self.spare[usize::from(order.get())];
-        scarce.then(|| self.search(spare, order, cpu, TRIES)).flatten()
-    }
-
     /// A run in the current cluster, from where the last allocation stopped.
     #[inline]
     fn alloc_in_current(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
@@ -459,9 +453,10 @@ impl Slots {
     /// lowest number: the tables that describe the slots of low clusters were written before, those
     /// of a cluster never used were not and cost no memory yet.
     fn alloc_in_free(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
-        [&self.emptied, &self.free].into_iter().find_map(|set| {
-            let search = |lanes| self.search_from(set.from(0, lanes), set, order, cpu);
-            search(cpu.lanes).or_else(|| search(!cpu.lanes))
+        let emptied = self.discards.then_some(Set::Emptied);
+        emptied.into_iter().chain([Set::Free]).find_map(|set| {
+            self.lanes_from(cpu)
+                .find_map(|lane| self.search_in(self.marks.of_lane(set, lane, 0), set, order, cpu))
         })
     }
 
@@ -469,31 +464,50 @@ impl Slots {
     /// free; a larger folio in clusters of its own or a larger order that have room, those of other
     /// CPUs too, then in some clusters of any order, whose holes may have grown together.
     fn last_resort(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
-        let own = usize::from(order.get());
         let tries = if order == Order::PAGE { usize::MAX } else { TRIES };
-        let room = self.spare[own..].iter().chain(&self.roomy[own + 1..]);
-        room.chain(&self.partly).find_map(|set| self.search(set, order, cpu, tries))
+        let from = |first: u8| (first..=Order::MAX.get()).filter_map(Order::new);
+        let room = from(order.get()).map(Set::Spare).chain(from(order.get()).map(Set::Roomy));
+        let mut sets = room.chain(from(0).map(Set::Partly));
+        sets.find_map(|set| self.search(set, order, cpu, tries, 0))
     }
 
-    /// Searches up to `tries` clusters of a set, from where this CPU found one last, in its own lanes
-    /// first and then as many in those of others.
-    fn search(&self, set: &Marks, order: Order, cpu: &Cpu, tries: usize) -> Option<SlotId> {
+    /// Searches up to `tries` clusters of a set, from where this CPU found one last, in its own lane
+    /// first and then as many in those of others that have more than they keep.
+    fn search(
+        &self,
+        set: Set,
+        order: Order,
+        cpu: &Cpu,
+        tries: usize,
+        kept: usize,
+    ) -> Option<SlotId> {
         let start = cpu.cursor.load(Ordering::Relaxed);
-        let search = |lanes| self.search_from(set.from(start, lanes).take(tries), set, order, cpu);
-        search(cpu.lanes).or_else(|| search(!cpu.lanes))
+        let own = self.marks.of_lane(set, cpu.lane, start).take(tries);
+        self.search_in(own, set, order, cpu).or_else(|| {
+            let lanes = self.lanes_from(cpu).skip(1);
+            let lanes = lanes.filter(|lane| self.marks.len_of_lane(set, *lane) > kept);
+            let others = lanes.flat_map(|lane| self.marks.of_lane(set, lane, start));
+            self.search_in(others.take(tries), set, order, cpu)
+        })
+    }
+
+    /// All lanes, a CPU's own first.
+    fn lanes_from(&self, cpu: &Cpu) -> impl Iterator<Item = usize> {
+        let (own, lanes) = (cpu.lane, self.marks.lanes());
+        (own..own + lanes).map(move |lane| lane % lanes)
     }
 
     /// Searches these clusters of a set.
-    fn search_from(
+    fn search_in(
         &self,
         mut clusters: impl Iterator<Item = u32>,
-        set: &Marks,
+        set: Set,
         order: Order,
         cpu: &Cpu,
     ) -> Option<SlotId> {
         clusters.find_map(|number| {
             let mut locked = self.clusters[number as usize].try_lock(number)?;
-            if !set.has(number) {
+            if !self.marks.has(set, number) {
                 return None; // another thread was here first
             }
             let first = locked.find(order, 0)?;
@@ -573,12 +587,14 @@ impl Slots {
     /// The device's own. The cluster that it was told of stays emptied.
     pub fn discard<D: Device>(&self, device: &D, budget: usize) -> Result<usize, D::Error> {
         let mut done = 0;
-        for number in self.emptied.from(0, u64::MAX).take(budget) {
+        let lanes = 0..self.marks.lanes();
+        let emptied = lanes.flat_map(|lane| self.marks.of_lane(Set::Emptied, lane, 0));
+        for number in emptied.take(budget) {
             // Nothing of it is taken, so nobody frees; and who looks for room skips what is locked.
             let Some(mut locked) = self.clusters[number as usize].try_lock(number) else {
                 continue;
             };
-            if self.emptied.has(number) {
+            if self.marks.has(Set::Emptied, number) {
                 device.discard(join(number, 0), CLUSTER_SLOTS)?;
                 locked.state.set_told();
                 self.settle(&mut locked);
@@ -614,39 +630,14 @@ impl Slots {
     #[cold]
     fn change(&self, locked: &mut Locked<'_>, is: Place) {
         let (number, was) = (locked.number, locked.state.place());
-        for (was, is) in self.sets(was).into_iter().zip(self.sets(is)) {
-            if was.map(core::ptr::from_ref) != is.map(core::ptr::from_ref) {
-                is.into_iter().for_each(|set| set.insert(number));
-                was.into_iter().for_each(|set| set.remove(number));
-            }
+        for (was, is) in was.sets().into_iter().zip(is.sets()).filter(|(was, is)| was != is) {
+            is.into_iter().for_each(|set| self.marks.insert(set, number));
+            was.into_iter().for_each(|set| self.marks.remove(set, number));
         }
         if was == Place::Free && self.touched.load(Ordering::Relaxed) <= number {
             self.touched.fetch_max(number + 1, Ordering::Relaxed);
         }
         locked.moved(is);
-    }
-
-    /// The sets that a cluster at this place is in.
-    fn sets(&self, place: Place) -> [Option<&Marks>; 2] {
-        match place {
-            Place::Free => [Some(&self.free), None],
-            Place::Emptied => [Some(&self.emptied), None],
-            Place::Full => [None, None],
-            Place::Partly { order, room } => {
-                let order = usize::from(order.get());
-                let second = match room {
-                    Room::None => None,
-                    Room::Spare => Some(&self.spare[order]),
-                    Room::Enough => Some(&self.roomy[order]),
-                };
-                [Some(&self.partly[order]), second]
-            }
-        }
-    }
-
-    fn all_sets(&self) -> impl Iterator<Item = &Marks> {
-        let of_orders = self.roomy.iter().chain(&self.spare).chain(&self.partly);
-        [&self.free, &self.emptied].into_iter().chain(of_orders)
     }
 
     /// Compares every table with every other and panics at the first difference. For tests and
@@ -662,25 +653,25 @@ impl Slots {
             let count = state.count();
             assert_eq!(locked.taken().count(), count, "cluster {number} miscounts");
             assert_eq!(state.place(), locked.place(), "cluster {number} is marked wrongly");
-            let expected = self.sets(state.place()).map(|set| set.map(core::ptr::from_ref));
-            for set in self.all_sets() {
-                let member = expected.contains(&Some(core::ptr::from_ref(set)));
-                assert_eq!(set.has(number), member, "cluster {number} is in other sets: {state:?}");
+            let expected = state.place().sets();
+            for set in Set::all() {
+                let (has, member) = (self.marks.has(set, number), expected.contains(&Some(set)));
+                assert_eq!(has, member, "cluster {number}, {set:?}: {state:?}");
             }
             let touched = self.touched.load(Ordering::Relaxed);
             assert!(number < touched || state.is_at(Place::Free), "cluster {number}");
         }
-        for set in self.all_sets() {
-            assert_eq!(set.from(0, u64::MAX).count(), set.len(), "a set miscounts");
+        for set in Set::all() {
+            let lanes = 0..self.marks.lanes();
+            let members = lanes.flat_map(|lane| self.marks.of_lane(set, lane, 0)).count();
+            assert_eq!(members, self.marks.len(set), "{set:?} miscounts");
         }
     }
 }
 
 impl Cpu {
-    fn new(cpu: usize, cpus: usize) -> Self {
+    fn new(lane: usize) -> Self {
         let current = core::array::from_fn(|_| AtomicU32::new(NO_CURRENT));
-        let apart = cpus.next_power_of_two().min(64);
-        let lanes = (u64::MAX / (u64::MAX >> (64 - apart))) << (cpu % apart);
-        Self { current, cursor: AtomicU32::new(0), lanes }
+        Self { current, cursor: AtomicU32::new(0), lane }
     }
 }

@@ -13,10 +13,12 @@ use loom::thread;
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// Every order in which threads are interrupted three times: all orders would be hours.
+/// Every order in which threads are interrupted five times: all orders would be hours.
 fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = Some(5);
+    // The checks at the end read all sets of all lanes.
+    builder.max_branches = 5_000;
     builder.check(model);
 }
 

@@ -69,6 +69,8 @@ struct Side<A> {
     work: SharedWork,
 }
 
+/// On cache lines of its own: a thread writes to it with every pair.
+#[repr(align(128))]
 struct Thread {
     cpu: usize,
     random: Random,
