@@ -4,14 +4,18 @@
 //! A cluster's bits change only under its lock, so who holds the lock sees them as they are. Who
 //! looks for a cluster reads them without, takes the lock and looks again.
 //!
-//! The bits lie by *lanes*: with n of them cluster c is in lane c mod n, and what is written for one lane
-//! shares no cache line with another's, nor with anything else.
+//! The bits lie by *lanes*: blocks of 32 clusters that follow one another are in the lanes by turns, and what
+//! is written for one lane shares no cache line with another's, nor with anything else.
 //!
 //! ```text
 //!   lane 0                                                   lane 1
 //!   [ members of set 0, 1, .. 31 ][ bits of set 0 ][ of 1 ].. [ members of set 0, ..
-//!                                   clusters 0, n, 2n, ..       clusters 1, n + 1, ..
+//!                                   clusters 0 to 31,           clusters 32 to 63, ..
+//!                                   then with two lanes 64 to 95, ..
 //! ```
+//!
+//! A block is what has a page of cluster descriptors: processors that fetch ahead do so within a page, and
+//! what they fetch of another lane is taken from the CPU that works there.
 
 use crate::ORDERS;
 use alloc::boxed::Box;
@@ -22,6 +26,9 @@ const BITS: usize = 64;
 
 /// Most lanes.
 const MAX_LANES: usize = 64;
+
+/// Binary logarithm of the clusters in a block, where there are enough for four blocks a lane.
+const BLOCK_LOG2: u32 = 5;
 
 /// A set that clusters can be in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,6 +86,8 @@ pub(crate) struct Marks {
     lines: Box<[Line]>,
     /// Binary logarithm of the number of lanes.
     lanes_log2: u32,
+    /// Binary logarithm of the clusters in a block.
+    block_log2: u32,
     /// Words of a set in a lane.
     set_words: usize,
     /// Words of a lane, whole lines.
@@ -90,10 +99,12 @@ impl Marks {
     /// of them.
     pub(crate) fn none(clusters: usize, cpus: usize) -> Self {
         let lanes = cpus.next_power_of_two().min(MAX_LANES);
-        let set_words = clusters.div_ceil(lanes).div_ceil(BITS);
+        let block_log2 = (clusters / lanes / 4).max(1).ilog2().min(BLOCK_LOG2);
+        let in_lane = clusters.div_ceil(lanes << block_log2) << block_log2;
+        let set_words = in_lane.div_ceil(BITS);
         let lane_words = (Set::COUNT * (1 + set_words)).next_multiple_of(Line::WORDS);
         let lines = (0..lanes * lane_words / Line::WORDS).map(|_| Line::zeros()).collect();
-        Self { lines, lanes_log2: lanes.trailing_zeros(), set_words, lane_words }
+        Self { lines, lanes_log2: lanes.trailing_zeros(), block_log2, set_words, lane_words }
     }
 
     /// Bytes of all sets.
@@ -152,7 +163,7 @@ impl Marks {
     /// The members of a set in a lane, from about cluster `start` on and then those before it. Each is
     /// given at most once.
     pub(crate) fn of_lane(&self, set: Set, lane: usize, start: u32) -> impl Iterator<Item = u32> {
-        let start = (start >> self.lanes_log2) as usize;
+        let start = self.in_lane(start);
         let len = self.set_words;
         let (first, below) = (start / BITS, (1 << (start % BITS)) - 1);
         // The first word comes twice: its upper part at the beginning, its lower at the end.
@@ -165,13 +176,30 @@ impl Marks {
             core::iter::from_fn(move || {
                 let bit = (left != 0).then(|| left.trailing_zeros())?;
                 left &= left - 1;
-                Some((((index * BITS) as u32 + bit) << self.lanes_log2) + lane as u32)
+                Some(self.cluster(lane, (index * BITS) as u32 + bit))
             })
         })
     }
 
     fn lane_of(&self, cluster: u32) -> usize {
-        cluster as usize & (self.lanes() - 1)
+        (cluster >> self.block_log2) as usize & (self.lanes() - 1)
+    }
+
+    /// How many clusters of its lane come before this one.
+    fn in_lane(&self, cluster: u32) -> usize {
+        let block = cluster >> self.block_log2 >> self.lanes_log2;
+        (block << self.block_log2 | cluster & self.in_block()) as usize
+    }
+
+    /// The cluster of a lane before which so many of this lane come.
+    fn cluster(&self, lane: usize, in_lane: u32) -> u32 {
+        let block = in_lane >> self.block_log2 << self.lanes_log2 | lane as u32;
+        block << self.block_log2 | in_lane & self.in_block()
+    }
+
+    /// The bits of a cluster's number that say where in its block it is.
+    fn in_block(&self) -> u32 {
+        (1 << self.block_log2) - 1
     }
 
     /// The number of members that a set has in a lane.
@@ -190,7 +218,7 @@ impl Marks {
 
     /// The word and the bit in it of a cluster in a set.
     fn place(&self, set: Set, cluster: u32) -> (&AtomicU64, u64) {
-        let in_lane = (cluster >> self.lanes_log2) as usize;
+        let in_lane = self.in_lane(cluster);
         (self.word(set, self.lane_of(cluster), in_lane / BITS), 1 << (in_lane % BITS))
     }
 }
@@ -215,7 +243,7 @@ mod tests {
             members in prop::collection::btree_set(0..600_u32, 0..400),
             out in prop::collection::btree_set(0..600_u32, 0..50),
             start in 0..600_u32,
-            cpus in 1..200_usize,
+            cpus in prop_oneof![1..8_usize, 1..200_usize],
             which in prop::sample::select(Set::all().collect::<Vec<_>>()),
         ) {
             let marks = Marks::none(600, cpus);
@@ -228,11 +256,16 @@ mod tests {
             let have = |clusters| marks.have([which, Set::Free], clusters, start as usize % lanes);
             let all = members.len() * if which == Set::Free { 2 } else { 1 };
             prop_assert!(have(0) && have(all) && !have(all + 1));
+            for cluster in 0..600 {
+                let (lane, in_lane) = (marks.lane_of(cluster), marks.in_lane(cluster));
+                prop_assert!(lane < lanes && in_lane < marks.set_words * BITS);
+                prop_assert_eq!(marks.cluster(lane, in_lane as u32), cluster);
+            }
             for lane in 0..lanes {
-                // The first member that counts is that of the lane's own number.
-                let first = start / lanes as u32 * lanes as u32 + lane as u32;
+                // The first member that counts is the one at this place of the lane's own block.
+                let first = marks.cluster(lane, marks.in_lane(start) as u32);
                 let expected = members.range(first..).chain(members.range(..first)).copied();
-                let expected: Vec<_> = expected.filter(|n| *n as usize % lanes == lane).collect();
+                let expected: Vec<_> = expected.filter(|n| marks.lane_of(*n) == lane).collect();
                 prop_assert_eq!(marks.of_lane(which, lane, start).collect::<Vec<_>>(), expected);
             }
             for set in Set::all() {

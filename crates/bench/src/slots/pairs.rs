@@ -1,9 +1,10 @@
 //! Pairs of one free and one alloc, by threads that share a device.
 //!
 //! The device is filled to a share by all threads in turns, then each thread gives back one of its
-//! folios and takes another, again and again, for as long as a round lasts. Which folio goes is chosen one
-//! pair ahead, for all allocators: a thread's list of folios is larger than a cache, and a look at it should
-//! not be waited for in the middle of what is measured.
+//! folios and takes another, again and again, for as long as a round lasts. Which folios go is chosen for
+//! some pairs ahead, for all allocators: a thread's list of folios is larger than a cache, and each locked
+//! instruction waits for all memory that was asked for before it. So what the list takes is waited for once
+//! in so many pairs, and not in the middle of what is measured.
 
 use super::{Pattern, Row, SlotsError, round};
 use crate::host::cpu_time;
@@ -12,6 +13,7 @@ use octavo_page::{Order, SlotId};
 use octavo_slots::twins::{Allocator, OneLock, Series, SharedWork};
 use octavo_slots::{Config, Slots};
 use rustix::time::ClockId;
+use std::hint::black_box;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{OnceLock, RwLock};
@@ -23,8 +25,8 @@ pub const ROUNDS: usize = 9;
 
 const ROUND: Duration = Duration::from_millis(25);
 
-/// Pairs between two looks at whether the round is over.
-const STRIDE: u64 = 64;
+/// Pairs between two looks at whether the round is over, which are chosen together.
+const STRIDE: usize = 64;
 
 /// A cell of the table.
 #[derive(Clone, Copy, Debug)]
@@ -77,8 +79,6 @@ struct Thread {
     held: Vec<SlotId>,
     /// The oldest of what is held, in patterns that give it back first.
     oldest: usize,
-    /// The folio that goes next, and its place in the list.
-    next: (usize, SlotId),
     pairs: u64,
     failures: u64,
     cpu_time: Duration,
@@ -96,7 +96,6 @@ impl<A: Allocator> Side<A> {
                 thread.held.extend(slots.alloc(plan.order, thread.cpu));
             }
         }
-        threads.iter_mut().for_each(|thread| thread.next = (0, thread.held[0]));
         let work = slots.shared_work();
         Self {
             slots,
@@ -189,7 +188,6 @@ impl Thread {
             random,
             held: Vec::new(),
             oldest: 0,
-            next: (0, SlotId::new(0)),
             pairs: 0,
             failures: 0,
             cpu_time: Duration::ZERO,
@@ -199,19 +197,19 @@ impl Thread {
 
     fn work<A: Allocator>(&mut self, slots: &A, plan: &Plan, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
-            for _ in 0..STRIDE {
-                self.pair(slots, plan);
+            let go: [usize; STRIDE] = std::array::from_fn(|_| self.choose(plan.pattern));
+            // Has them in the cache.
+            black_box(go.iter().fold(0, |all, at| all ^ self.held[*at].get()));
+            for at in go {
+                self.pair(slots, plan, at);
             }
-            self.pairs += STRIDE;
+            self.pairs += STRIDE as u64;
         }
     }
 
-    /// Gives one folio back and takes another.
-    fn pair<A: Allocator>(&mut self, slots: &A, plan: &Plan) {
-        let (at, goes) = self.next;
-        let then = self.choose(plan.pattern);
-        let goes_then = self.held[then];
-        slots.free(goes, plan.order.pages()).expect("its own folio");
+    /// Gives the folio at this place of the list back and takes another.
+    fn pair<A: Allocator>(&mut self, slots: &A, plan: &Plan, at: usize) {
+        slots.free(self.held[at], plan.order.pages()).expect("its own folio");
         let got = loop {
             // What it gave back is still there, or another thread just took it and gives back soon.
             match slots.alloc(plan.order, self.cpu) {
@@ -220,10 +218,9 @@ impl Thread {
             }
         };
         self.held[at] = got;
-        self.next = (then, if then == at { got } else { goes_then });
     }
 
-    /// Which of the folios goes after the next.
+    /// Which of the folios goes after the last that was chosen.
     fn choose(&mut self, pattern: Pattern) -> usize {
         let by_chance = match pattern {
             Pattern::Sequential => false,
