@@ -349,7 +349,7 @@ def main():
     parser.add_argument("--short", action="store_true", help="a small program of each kind")
     parser.add_argument("--only", help="names, with commas")
     parser.add_argument("--without", default="", help="names, with commas")
-    parser.add_argument("--times", type=int, help="runs of each under Octavo (1; 5 with --fits)")
+    parser.add_argument("--times", type=int, help="runs of each under Octavo (1; 15 with --fits)")
     parser.add_argument("--limit-share", type=float, help="limit as a share of the peak (0.5; 2 with --fits)")
     parser.add_argument("--cgroup", action="store_true", help="in a memory cgroup of the limit + 64 MiB, no swap")
     parser.add_argument("--fits", action="store_true", help="in pairs with plain runs, the limit above the peak; the median of the pairs' ratios")
@@ -359,7 +359,7 @@ def main():
     parser.add_argument("--json", action="store_true", help="one object on stdout, the table on stderr")
     parser.add_argument("--list", action="store_true", help="print the names and end")
     options = parser.parse_args()
-    options.times = options.times or (5 if options.fits else 1)
+    options.times = options.times or (15 if options.fits else 1)
     options.limit_share = options.limit_share or (2 if options.fits else 0.5)
 
     everything = trees() if options.trees else singles()
