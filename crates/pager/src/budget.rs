@@ -31,6 +31,11 @@ pub const TIERS: usize = 4;
 /// Shares of the limit, in percent, past which the store compresses more densely.
 const DENSER_AT: [u64; TIERS - 1] = [65, 80, 88];
 
+/// Pages of a unit, one in so many, that must be stored in another way for it to be worth storing anew, the
+/// store being within the limit: a page that comes back and leaves again all the time would have those beside
+/// it stored anew each time. Then past it; and past it by two slacks or more.
+const WORTH: [usize; 3] = [4, 8, 16];
+
 /// Share of the limit up to which it keeps copies of pages that came back.
 const COPIES: u64 = 58;
 
@@ -173,6 +178,24 @@ impl Budget {
         DENSER_AT.iter().filter(|percent| essential * 100 > self.limit() * **percent).count()
     }
 
+    /// Pages of a unit, one in so many, that must be stored less densely for it to be worth storing anew.
+    #[must_use]
+    pub fn worth_condensing(&self) -> usize {
+        let over = self.used().saturating_sub(self.limit());
+        let [within, past, far] = WORTH;
+        match over {
+            0 => within,
+            over if over < 2 * self.slack => past,
+            _ => far,
+        }
+    }
+
+    /// Whether the store fills the limit: nothing can be taken any more, and the limit is passed.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.until_limit() == 0 && !self.above_floor()
+    }
+
     /// Whether the store, which takes `stored` pages and may take `percent` of the limit, is to be shrunk; it
     /// `is` being so.
     #[must_use]
@@ -297,6 +320,20 @@ mod tests {
         assert!(budget.above_floor() && budget.density() == 0);
         budget.stores(22 * MIB, 100 * MIB);
         assert!(!budget.above_floor() && budget.density() == 1);
+    }
+
+    #[test]
+    fn a_store_that_fills_the_limit_is_condensed_the_harder_the_further_it_is_past() {
+        let budget = Budget::new(512 * MIB);
+        let at = |used: u64, stored: u64| {
+            budget.measured(used * MIB);
+            budget.stores(stored * MIB, 2000 * MIB);
+            (budget.is_full(), budget.worth_condensing())
+        };
+        assert_eq!(at(511, 511), (false, 4), "within the limit");
+        assert_eq!(at(513, 400), (false, 8), "there are pages to take");
+        assert_eq!(at(513, 506), (true, 8));
+        assert_eq!(at(521, 514), (true, 16));
     }
 
     #[test]

@@ -28,9 +28,15 @@ use octavo_sys::task;
 /// After a round in which nothing could be condensed, nobody looks for so long.
 const REST: Duration = Duration::from_millis(500);
 
-/// Pages of a block, one in so many, that must be stored in another way for the block to be worth it: a
-/// page that comes back and leaves again all the time would have those beside it stored anew each time.
-const WORTH: usize = 4;
+/// Blocks that one step looks through, at most: a megabyte.
+const LOOKS: usize = BATCH / RUN;
+
+/// Blocks that one step of an evictor stores anew, at most.
+pub(crate) const AT_EASE: usize = LOOKS;
+
+/// Blocks that a fault has stored anew before it goes on, where the store fills the limit: some 0.2 ms each,
+/// and one frees more than what a fault brings is going to take.
+pub(crate) const FOR_A_FAULT: usize = 2;
 
 /// Where the sweep is.
 #[derive(Debug, Default)]
@@ -39,6 +45,25 @@ pub struct Condenser {
     /// Pages condensed in this round.
     condensed: usize,
     rests_until: Duration,
+    /// [`Budget::worth_condensing`](crate::budget::Budget::worth_condensing) as it was when nothing was found.
+    found_none_worth: usize,
+}
+
+impl Condenser {
+    /// Whether it is too soon to look again: nobody has become less exacting since.
+    fn rests(&self, worth: usize) -> bool {
+        worth <= self.found_none_worth && task::now() < self.rests_until
+    }
+
+    /// Ends a round; whether it was of use.
+    fn end_round(&mut self, worth: usize) -> bool {
+        let of_use = self.condensed > 0;
+        if !of_use {
+            (self.rests_until, self.found_none_worth) = (task::now() + REST, worth);
+        }
+        (self.at, self.condensed) = (0, 0);
+        of_use
+    }
 }
 
 /// Pages side by side, and where those are stored that are to be stored anew: whole units.
@@ -59,39 +84,55 @@ impl Block {
 }
 
 impl Pager {
-    /// Looks through the next megabyte, while the budget wants it; false when there is nothing to
-    /// do, or somebody else is at it.
-    pub(crate) fn condense_step(&self, worker: &mut Worker) -> bool {
+    /// Looks through the next megabyte, while the budget wants it, or until `most` blocks were tried;
+    /// false when there is nothing to do. Several helpers may be at it, each at blocks of its own.
+    pub(crate) fn condense_step(&self, worker: &mut Worker, most: usize) -> bool {
         let density = self.budget.density();
         if density == 0 {
             return false;
         }
-        let tier = self.tier_at(density);
-        let Some(mut condenser) = self.condenser.try_lock() else { return false };
-        if task::now() < condenser.rests_until {
-            return false;
-        }
-        let Some(region) = self.regions.lock().at_or_after(condenser.at) else {
-            let idle = condenser.condensed == 0;
-            if idle {
-                condenser.rests_until = task::now() + REST;
+        let (tier, worth) = (self.tier_at(density), self.budget.worth_condensing());
+        let mut tried = 0;
+        for _ in 0..LOOKS {
+            let start = match self.next_block(worth) {
+                Ok(start) => start,
+                Err(goes_on) => return goes_on,
+            };
+            let Some(pages) = self.condense(worker, tier, worth, start) else { continue };
+            self.condenser.lock().condensed += pages;
+            tried += 1;
+            if tried == most {
+                break;
             }
-            (condenser.at, condenser.condensed) = (0, 0);
-            return !idle;
-        };
-        let end = region.end.min(region.start + BATCH * PAGE_SIZE);
-        let mut start = region.start / Unit::MAX.bytes() * Unit::MAX.bytes();
-        while start < end {
-            condenser.condensed += self.condense(worker, tier, start);
-            start += Unit::MAX.bytes();
         }
-        condenser.at = start; // whole blocks are done, also where the last one goes on behind `end`
         true
     }
 
-    /// Condenses the units at `start`, as long as the largest one, that are worth it; gives how many pages.
-    fn condense(&self, worker: &mut Worker, tier: Tier, start: usize) -> usize {
-        let mut block = self.block_at(start, tier);
+    /// Where the next block begins; where the sweep has gone round, whether to go on.
+    fn next_block(&self, worth: usize) -> Result<usize, bool> {
+        let mut condenser = self.condenser.lock();
+        if condenser.rests(worth) {
+            return Err(false);
+        }
+        let Some(region) = self.regions.lock().at_or_after(condenser.at) else {
+            return Err(condenser.end_round(worth));
+        };
+        // Whole blocks, also where one goes on behind a region's end.
+        let start = region.start / Unit::MAX.bytes() * Unit::MAX.bytes();
+        condenser.at = start + Unit::MAX.bytes();
+        Ok(start)
+    }
+
+    /// Condenses the units at `start`, as long as the largest one, that are worth it; gives how many pages, or
+    /// `None` where nothing is.
+    fn condense(
+        &self,
+        worker: &mut Worker,
+        tier: Tier,
+        worth: usize,
+        start: usize,
+    ) -> Option<usize> {
+        let mut block = self.block_at(start, tier, worth);
         let Worker { run, scratch, .. } = worker;
         self.read(scratch, &mut block, run);
         block.keep_whole(tier.unit);
@@ -105,7 +146,7 @@ impl Pager {
             }
         }
         if count == 0 {
-            return 0;
+            return None;
         }
         let mut stored = [Err(PutError::OutOfSlots); RUN];
         self.store.put(scratch, self.how(tier), &folios[..count], &mut stored[..count]);
@@ -115,11 +156,11 @@ impl Pager {
                 to[first + n] = stored.ok().map(|slot| slot.offset(n as u32));
             }
         }
-        self.exchange(&block, &to, run)
+        Some(self.exchange(&block, &to, run))
     }
 
-    /// The units at `start` that are stored, and not as `tier` would.
-    fn block_at(&self, start: usize, tier: Tier) -> Block {
+    /// The units at `start` that are stored, and not as `tier` would: one page in `worth` at least.
+    fn block_at(&self, start: usize, tier: Tier, worth: usize) -> Block {
         let mut block = Block { start, slots: [None; RUN] };
         for (n, slot) in block.slots.iter_mut().enumerate() {
             if let Place::Stored(stored) = self.table.word(start + n * PAGE_SIZE).place()
@@ -140,7 +181,7 @@ impl Pager {
         };
         for slots in block.slots.chunks_exact_mut(tier.unit.pages()) {
             let strays = slots.iter().flatten().filter(|slot| is_stray(slot)).count();
-            if strays == 0 || strays * WORTH < slots.len() {
+            if strays == 0 || strays * worth < slots.len() {
                 slots.fill(None);
             }
         }

@@ -19,6 +19,7 @@
 //! over. The server beside a lone thread flushes its own CPU alone, while no evictor runs: it chooses
 //! page by page, and sets batches aside that evictors store while it takes no others.
 
+use crate::condense::{AT_EASE, FOR_A_FAULT};
 use crate::pager::{Pager, Worker};
 use crate::program::{BATCH, Staging};
 use crate::regions::{Regions, Span};
@@ -716,9 +717,18 @@ impl Pager {
 
     fn condense_at_work(&self, worker: &mut Worker) -> bool {
         let _work = start::work();
-        let condensed = self.condense_step(worker);
+        let condensed = self.condense_step(worker, AT_EASE);
         self.note_work(worker);
         condensed
+    }
+
+    /// Has the program wait where the store fills the limit: whatever it brings in is stored in the end, and
+    /// as fast as it goes evictors cannot condense.
+    pub(crate) fn condense_for_fault(&self, worker: &mut Worker) {
+        let Some(_work) = start::REST.try_work() else { return };
+        if self.condense_step(worker, FOR_A_FAULT) {
+            self.store.compact(COMPACT_MOVES);
+        }
     }
 
     fn shrink_at_work(&self, worker: &mut Worker) -> bool {

@@ -135,6 +135,9 @@ impl Pager {
                 Evicted::Stuck | Evicted::Scattered => break,
             }
         }
+        if self.budget.is_full() {
+            self.condense_for_fault(worker);
+        }
     }
 
     fn try_answer(&self, worker: &mut Worker, fault: Fault) -> Answer {
