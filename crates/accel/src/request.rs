@@ -177,6 +177,8 @@ pub enum Why {
     Status(u8, u8),
     /// The device said it was done, and what it tells of its output cannot be.
     Implausible,
+    /// The device said it was done, and the caller found that its output was wrong.
+    Doubted,
 }
 
 /// What an engine can do.
@@ -278,6 +280,11 @@ pub trait Engine {
         }
     }
 
+    /// Does once more what came out wrong: not by the hardware that did it, where there is software.
+    fn run_again(&mut self, io: &mut Io<'_>) -> Outcome {
+        self.run(io)
+    }
+
     /// Whether requests of this kind, for units of so many bytes, are best made many at once: its own
     /// hardware does them while the caller does something else.
     fn batches(&self, operation: Operation, codec: Codec, unit_bytes: usize) -> bool {
@@ -314,6 +321,10 @@ impl<E: Engine + ?Sized> Engine for Box<E> {
 
     fn run(&mut self, io: &mut Io<'_>) -> Outcome {
         (**self).run(io)
+    }
+
+    fn run_again(&mut self, io: &mut Io<'_>) -> Outcome {
+        (**self).run_again(io)
     }
 
     fn batches(&self, operation: Operation, codec: Codec, unit_bytes: usize) -> bool {

@@ -5,6 +5,7 @@ mod rig;
 
 use flate2::{Decompress, FlushDecompress, Status};
 use octavo_accel::iaa::fleet::Fleet;
+use octavo_accel::iaa::wire::status;
 use octavo_accel::iaa::{Config, Driver, NewError};
 use octavo_accel::model::{Clock, Fate, Latency, Mishap, Model};
 use octavo_accel::{Batch, By, Cpu, Engine, Failure, Outcome, Request, Why};
@@ -365,6 +366,59 @@ fn verification_finds_what_was_compressed_to_something_else() {
             assert_eq!(unverified, 10, "{codec}, {mishap:?}");
             assert_eq!(rig.engine().stats().unverified, 10);
         }
+    }
+}
+
+/// What a device may answer to one command in place of what was asked, and what becomes of that.
+const ANSWERS: [(Mishap, Why); 5] = [
+    (Mishap::Status(status::PAGE_FAULT, 0), Why::Status(status::PAGE_FAULT, 0)),
+    (Mishap::Status(status::HARDWARE, 0), Why::Status(status::HARDWARE, 0)),
+    (Mishap::Status(status::ANALYTICS, 17), Why::Status(status::ANALYTICS, 17)),
+    (Mishap::Status(0xee, 0xdd), Why::Status(0xee, 0xdd)),
+    (Mishap::WrongSize, Why::Implausible),
+];
+
+#[test]
+fn an_error_for_one_request_of_eight_is_its_own() {
+    let pages = &pages()[..8];
+    for ((mishap, why), bad) in ANSWERS.into_iter().flat_map(|a| (0..8).map(move |n| (a, n))) {
+        let mut rig = Rig::new(&found(1, 4, 2, 16, true), config());
+        let good = rig::compress(rig.engine(), FIXED, pages);
+        assert!(good.iter().all(|(outcome, _)| is_by_device(outcome)));
+        let fate = || -> Option<Fate> {
+            let mut n = 0;
+            Some(Box::new(move |_, _| {
+                n += 1;
+                (n == bad + 1).then_some(mishap)
+            }))
+        };
+        let is_right = |n: usize, outcome: &Outcome| {
+            let instead = outcome.by == By::CpuInstead(why);
+            outcome.result.is_ok() && if n == bad { instead } else { is_by_device(outcome) }
+        };
+
+        rig.model.set_fate(fate());
+        let made = rig::compress(rig.engine(), FIXED, pages);
+        for (n, (outcome, bytes)) in made.iter().enumerate() {
+            assert!(is_right(n, outcome), "{mishap:?}, {bad}, {n}: {outcome:?}");
+            assert!(n == bad || *bytes == good[n].1, "{mishap:?}, {bad}, {n}: other bytes");
+        }
+
+        rig.model.set_fate(fate());
+        let mut units = vec![vec![0xdd; 4096]; pages.len()];
+        let mut requests: Vec<Request<'_>> = made
+            .iter()
+            .zip(&mut units)
+            .map(|((_, bytes), unit)| Request::decompress(FIXED, bytes, unit))
+            .collect();
+        Batch::new(rig.engine(), &mut requests).finish();
+        for (n, request) in requests.iter().enumerate() {
+            let outcome = request.outcome().expect("done");
+            assert!(is_right(n, &outcome), "{mishap:?}, {bad}, {n}: {outcome:?}");
+        }
+        assert_eq!(units, pages);
+        assert!(rig.engine().is_idle());
+        assert!(rig.fleet.queues().iter().all(|queue| queue.is_alive() && queue.in_flight() == 0));
     }
 }
 

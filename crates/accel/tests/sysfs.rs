@@ -2,8 +2,11 @@
 
 use octavo_accel::iaa::discover::{Note, discover};
 use octavo_accel::iaa::fleet::Fleet;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// A machine to be: `nodes` NUMA nodes in each package, 4 processors in each node.
@@ -137,9 +140,14 @@ fn damaged(changes: &[(&str, &str)]) -> (Vec<Note>, usize) {
     for (path, text) in changes {
         write(dir.path(), path, text);
     }
-    let found = discover(path(&dir));
+    looked_at(&dir)
+}
+
+/// What is said of a tree, and how many queues it has. Whatever it is: each processor has queues, or there
+/// are none.
+fn looked_at(dir: &TempDir) -> (Vec<Note>, usize) {
+    let found = discover(path(dir));
     let fleet = Fleet::new(&found);
-    // Whatever it is: each processor has queues, or there are none.
     for cpu in [0, 7, 8, 9999] {
         let has = !fleet.queues().is_empty();
         assert_eq!(
@@ -148,6 +156,82 @@ fn damaged(changes: &[(&str, &str)]) -> (Vec<Note>, usize) {
         );
     }
     (found.notes, fleet.queues().len())
+}
+
+/// What stands in the place of a file.
+#[derive(Clone, Debug)]
+enum Odd {
+    Nothing,
+    Directory,
+    /// A link to itself.
+    Loop,
+    Bytes(Vec<u8>),
+}
+
+fn odd() -> impl Strategy<Value = Odd> {
+    const TEXTS: [&str; 10] = [
+        "",
+        "0",
+        "-1",
+        "2-0",
+        "0-",
+        "0-4294967296",
+        "99999999999999999999",
+        "enabled",
+        "shared",
+        "user",
+    ];
+    prop_oneof![
+        Just(Odd::Nothing),
+        Just(Odd::Directory),
+        Just(Odd::Loop),
+        prop::sample::select(&TEXTS[..]).prop_map(|text| Odd::Bytes(text.into())),
+        prop::collection::vec(any::<u8>(), 0..3000).prop_map(Odd::Bytes),
+    ]
+}
+
+/// The files of a tree, in order.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(dir).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() { all.extend(files(&path)) } else { all.push(path) }
+    }
+    all.sort();
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn whatever_stands_in_a_tree_is_used_as_far_as_it_goes(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), odd()), 1..12),
+    ) {
+        let dir = tree(&SMALL);
+        let files = files(dir.path());
+        let mut changed = BTreeSet::new();
+        for (which, odd) in changes {
+            let path = which.get(&files);
+            if !changed.insert(path) {
+                continue;
+            }
+            fs::remove_file(path).expect("it was there");
+            match odd {
+                Odd::Nothing => {}
+                Odd::Directory => fs::create_dir(path).expect("a new directory"),
+                Odd::Loop => symlink(path, path).expect("a new link"),
+                Odd::Bytes(bytes) => fs::write(path, bytes).expect("a new file"),
+            }
+        }
+        let (notes, queues) = looked_at(&dir);
+        prop_assert!(queues <= 4);
+        let is_of_a_queue = |note: &Note| {
+            matches!(note, Note::QueueDisabled(..) | Note::QueueOfKernel(..) | Note::QueueUnreadable(..))
+        };
+        let left_out = notes.iter().filter(|note| is_of_a_queue(note)).count();
+        prop_assert!(queues + left_out <= 4, "{notes:?}, {queues} queues");
+        notes.iter().for_each(|note| assert!(!note.to_string().is_empty()));
+    }
 }
 
 #[test]

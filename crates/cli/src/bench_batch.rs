@@ -1,8 +1,11 @@
 //! `octavo bench batch`: the arguments; the work is in `octavo_bench::batch`.
 
+use crate::bench::once;
 use crate::print::print_or_refuse;
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use octavo_bench::batch::{self, Options};
+use octavo_codec::Codec;
 use std::path::PathBuf;
 
 /// What a page costs into the store and out of it: in batches, and one by one.
@@ -15,13 +18,33 @@ pub struct BatchArgs {
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pages: Vec<PathBuf>,
 
+    /// What compresses
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_values = batch::CODECS, value_parser = codec())]
+    codec: Vec<Codec>,
+
+    /// Numbers of threads at once, each on a CPU of its own
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2", value_parser = cpus)]
+    cpus: Vec<usize>,
+
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
 }
 
+fn codec() -> impl TypedValueParser<Value = Codec> {
+    PossibleValuesParser::new(batch::CODECS).map(|name| name.parse().expect("a codec"))
+}
+
+fn cpus(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(cpus @ 1..=batch::MAX_THREADS) => Ok(cpus),
+        _ => Err(format!("a whole number from 1 to {}", batch::MAX_THREADS)),
+    }
+}
+
 /// Compares, prints, and gives the exit status.
 pub fn bench(args: BatchArgs) -> i32 {
-    let BatchArgs { pages, json } = args;
-    print_or_refuse(batch::compare(&Options { pages }), json)
+    let BatchArgs { pages, codec, cpus, json } = args;
+    let options = Options { pages, codecs: once(codec), cpus: once(cpus) };
+    print_or_refuse(batch::compare(&options), json)
 }

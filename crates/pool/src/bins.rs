@@ -22,15 +22,23 @@ pub(crate) const fn bin_of(words: u32) -> usize {
     if bin < BINS { bin } else { BINS - 1 }
 }
 
+/// Words of the bitmap.
+const WORDS: usize = BINS.div_ceil(64);
+
 /// The heads of the lists, and which of them are not empty.
 pub(crate) struct Bins {
     heads: [u32; BINS],
-    filled: [u64; BINS.div_ceil(64)],
+    filled: [u64; WORDS],
+    /// A bit for each word of `filled` that is not zero: a lane with few holes is searched as fast as one
+    /// with many.
+    words: u32,
 }
+
+const _: () = assert!(WORDS < u32::BITS as usize);
 
 impl Bins {
     pub(crate) const fn new() -> Self {
-        Self { heads: [NIL; BINS], filled: [0; BINS.div_ceil(64)] }
+        Self { heads: [NIL; BINS], filled: [0; WORDS], words: 0 }
     }
 
     pub(crate) fn head(&self, bin: usize) -> u32 {
@@ -39,22 +47,26 @@ impl Bins {
 
     pub(crate) fn set_head(&mut self, bin: usize, hole: u32) {
         self.heads[bin] = hole;
-        let bit = 1 << (bin % 64);
+        let (word, bit) = (&mut self.filled[bin / 64], 1 << (bin % 64));
         if hole == NIL {
-            self.filled[bin / 64] &= !bit;
+            *word &= !bit;
         } else {
-            self.filled[bin / 64] |= bit;
+            *word |= bit;
         }
+        let is_filled = u32::from(*word != 0);
+        self.words = self.words & !(1 << (bin / 64)) | is_filled << (bin / 64);
     }
 
     /// The first bin from `bin` on that holds a hole.
     pub(crate) fn next_filled(&self, bin: usize) -> Option<usize> {
-        let mut word = bin / 64;
-        let mut bits = *self.filled.get(word)? & (u64::MAX << (bin % 64));
-        while bits == 0 {
-            word += 1;
-            bits = *self.filled.get(word)?;
+        let word = bin / 64;
+        let here = *self.filled.get(word)? & (u64::MAX << (bin % 64));
+        if here != 0 {
+            return Some(word * 64 + here.trailing_zeros() as usize);
         }
+        let behind = self.words & (u32::MAX << word << 1);
+        let word = behind.trailing_zeros() as usize;
+        let bits = self.filled.get(word)?;
         Some(word * 64 + bits.trailing_zeros() as usize)
     }
 }
@@ -83,7 +95,15 @@ mod tests {
         bins.set_head(130, 7);
         assert_eq!((bins.next_filled(0), bins.next_filled(130)), (Some(130), Some(130)));
         assert_eq!((bins.next_filled(131), bins.next_filled(BINS + 100)), (None, None));
+        bins.set_head(BINS - 1, 8);
+        bins.set_head(129, 9);
+        assert_eq!((bins.next_filled(0), bins.next_filled(130)), (Some(129), Some(130)));
+        assert_eq!((bins.next_filled(131), bins.next_filled(BINS)), (Some(BINS - 1), None));
         bins.set_head(130, NIL);
+        assert_eq!((bins.next_filled(128), bins.next_filled(130)), (Some(129), Some(BINS - 1)));
+        bins.set_head(129, NIL);
+        assert_eq!(bins.next_filled(0), Some(BINS - 1));
+        bins.set_head(BINS - 1, NIL);
         assert_eq!(bins.next_filled(0), None);
     }
 }

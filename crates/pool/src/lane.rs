@@ -206,6 +206,25 @@ impl Run {
     }
 }
 
+/// The first page behind the tags at the front of a hole.
+const fn first_vacant(hole: Run) -> u32 {
+    (hole.at + HOLE_FRONT).div_ceil(PAGE_WORDS)
+}
+
+/// A hole from whose front objects are carved, one behind the other. From the first of them on until
+/// [`Held::close`] it is out of the lane's books, and they are not in its zspage's.
+struct Carving {
+    /// What is left of it.
+    hole: Run,
+    /// Whether it is in the books: nothing was carved yet.
+    booked: bool,
+    /// Where its vacant pages end.
+    vacant_end: u32,
+    /// Blocks carved, and their words, slack left out.
+    blocks: u32,
+    words: u32,
+}
+
 /// A lane whose lock the caller holds, with what it works on.
 pub(crate) struct Held<'a, A> {
     pub ground: &'a Ground<A>,
@@ -245,63 +264,98 @@ impl<A: Arena> Held<'_, A> {
 
     /// Places objects of these lengths, each where [`Reach::Hole`] would have it, until one finds no place
     /// there, or is to pay for new pages; gives each to `placed`. Objects that come to lie in one hole, one
-    /// behind the other, share the work on its books: it is out of them until the last of these is carved off.
+    /// behind the other, share the work on its books ([`Carving`]).
     pub(crate) fn place_many(
         &mut self,
         lens: impl Iterator<Item = usize>,
         mut placed: impl FnMut(Placed),
     ) {
-        let mut open: Option<Run> = None;
+        let mut open: Option<Carving> = None;
         for len in lens {
             if self.is_huge(len) {
                 break;
             }
             let words = block_words(len);
-            if let Some(rest) = open.take_if(|rest| !self.is_next(*rest, words)) {
-                self.make_hole(rest);
+            if let Some(done) = open.take_if(|open| !self.is_next(open.hole, words)) {
+                self.close(done);
             }
-            let Some(hole) = open.or_else(|| self.find(words)) else { break };
-            let Ok((object, rest)) = self.carve_off(hole, open.is_none(), len) else { break };
-            open = rest;
+            if open.is_none() {
+                open = self.find(words).map(|hole| self.begin(hole));
+            }
+            let Some(carving) = &mut open else { break };
+            let Ok(object) = self.carve_off(carving, words, len) else { break };
+            if carving.hole.words == 0 {
+                open.take().into_iter().for_each(|done| self.close(done));
+            }
             let owes = object.grew && self.lane.wasteful;
             placed(object);
             if owes {
                 break;
             }
         }
-        open.into_iter().for_each(|rest| self.make_hole(rest));
+        open.into_iter().for_each(|done| self.close(done));
     }
 
     /// Whether an object of `words` words comes to lie in `rest`, which is out of the books, when that is
     /// in them, and is the only one of its bin.
     fn is_next(&self, rest: Run, words: u32) -> bool {
-        let bin = bin_of(rest.words);
-        bin > bin_of(words) && self.find(words).is_none_or(|other| bin_of(other.words) > bin)
+        let (bin, least) = (bin_of(rest.words), bin_of(words));
+        // Mostly no other hole is as small, and none needs to be looked at.
+        bin > least
+            && (self.lane.bins.next_filled(least).is_none_or(|first| first > bin)
+                || self.find(words).is_none_or(|other| bin_of(other.words) > bin))
     }
 
-    /// Makes the front of a hole, which is in the books or not, an object's block; gives what is left of it,
-    /// which is not. Leaves everything as it was when handles or frames run out.
+    /// A hole in the books, from which objects are to be carved.
+    fn begin(&self, hole: Run) -> Carving {
+        let vacant_end = self.vacant(hole).end;
+        Carving { hole, booked: true, vacant_end, blocks: 0, words: 0 }
+    }
+
+    /// Makes the front of what is left of a hole an object's block. Leaves everything as it was when
+    /// handles or frames run out.
     fn carve_off(
         &mut self,
-        hole: Run,
-        booked: bool,
+        carving: &mut Carving,
+        words: u32,
         len: usize,
-    ) -> Result<(Placed, Option<Run>), AllocError> {
+    ) -> Result<Placed, AllocError> {
         let full = AllocError::Full(Limit::Objects(self.handles.capacity()));
         let index = self.handles.take(&mut self.lane.free).ok_or(full)?;
-        let (words, before) = (block_words(len), self.lane.count.packed_pages);
-        let rest = match self.split(hole, words, self.vacant(hole)) {
-            Ok(rest) => rest,
-            Err(error) => {
-                self.handles.put_back(index, &mut self.lane.free);
-                return Err(error.into());
-            }
-        };
-        if booked {
+        let (hole, before) = (carving.hole, self.lane.count.packed_pages);
+        let mut rest = Run { at: hole.at + words, words: hole.words - words };
+        let all = rest.words < MIN_HOLE;
+        // Cut from the front, a hole has its end where it was, and so has what of it is vacant.
+        let vacant = first_vacant(hole)..carving.vacant_end;
+        let kept = if all { vacant.end } else { first_vacant(rest).min(vacant.end) };
+        if let Err(error) = self.commit(hole.at, vacant.start..kept) {
+            self.handles.put_back(index, &mut self.lane.free);
+            return Err(error.into());
+        }
+        if core::mem::take(&mut carving.booked) {
             self.end_hole(hole);
         }
-        self.make_block(hole, words, index, rest.is_none());
-        Ok((self.reserve(index, Object { place: hole.at + 1, len }, before), rest))
+        let slack = if all { core::mem::take(&mut rest.words) } else { 0 };
+        self.set_tag(hole.at, index | slack << SLACK_SHIFT);
+        if all {
+            self.set_after_hole(hole.end(), false);
+        }
+        carving.hole = rest;
+        carving.blocks += 1;
+        carving.words += words;
+        Ok(self.reserve(index, Object { place: hole.at + 1, len }, before))
+    }
+
+    /// Brings the books up to date: counts the blocks carved, and what is left is a hole again.
+    fn close(&mut self, carving: Carving) {
+        let Carving { hole, booked, blocks, words, .. } = carving;
+        if blocks > 0 {
+            // The word before what is left is one of the blocks'.
+            self.count_blocks(hole.at - 1, blocks.cast_signed(), words.cast_signed());
+        }
+        if !booked && hole.words > 0 {
+            self.make_hole(hole);
+        }
     }
 
     /// Counts a new object, and has its handle name it once it is published. `before` it there were so
@@ -570,7 +624,7 @@ impl<A: Arena> Held<'_, A> {
 
     /// Pages of a hole that hold none of its tags.
     fn vacant(&self, hole: Run) -> Range<u32> {
-        let first = (hole.at + HOLE_FRONT).div_ceil(PAGE_WORDS);
+        let first = first_vacant(hole);
         let tail = u32::from(!self.ground.shape.is_border(hole.end()));
         let end = (hole.end() - tail) / PAGE_WORDS;
         first..end.max(first)
@@ -647,9 +701,14 @@ impl<A: Arena> Held<'_, A> {
 
     /// Counts a block of `words` words; one less when they are negative.
     fn filled(&mut self, at: u32, words: i32) {
+        self.count_blocks(at, words.signum(), words);
+    }
+
+    /// Counts so many more blocks, of `words` words together, in the zspage of `at`.
+    fn count_blocks(&mut self, at: u32, blocks: i32, words: i32) {
         let (zspages, zspage) = (&self.ground.zspages, self.ground.shape.zspage_of(at));
         zspages.set_fill(zspage, zspages.fill(zspage).wrapping_add_signed(words));
-        zspages.set_blocks(zspage, zspages.blocks(zspage).wrapping_add_signed(words.signum()));
+        zspages.set_blocks(zspage, zspages.blocks(zspage).wrapping_add_signed(blocks));
         let words = words as isize;
         self.lane.count.packed_words = self.lane.count.packed_words.wrapping_add_signed(words);
     }

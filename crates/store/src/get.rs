@@ -186,9 +186,10 @@ impl<A: Arena, D: Device> Store<A, D> {
                 }
                 Word::Compressed(object) => object,
             };
-            // In doubt the page is read alone: what is asked with it cannot make it unreadable.
+            // In doubt the page is read alone, and by software: neither what is asked with it nor a device
+            // can make it unreadable.
             let reach = if doubts == 0 { pages.len() } else { 1 };
-            match self.get_from_object(scratch, slot, object, &mut pages[..reach]) {
+            match self.get_from_object(scratch, slot, object, &mut pages[..reach], doubts > 0) {
                 Read::Good(pages) => return Ok(pages),
                 // The page was freed while it was read. Another thread got on, so this ends.
                 Read::Changed => {}
@@ -201,13 +202,14 @@ impl<A: Arena, D: Device> Store<A, D> {
     }
 
     /// Reads the pages of one object: `slot`'s and those behind it that are next to it in the unit
-    /// and asked for.
+    /// and asked for. `again` when what an engine made of it was wrong.
     fn get_from_object<E: Engine>(
         &self,
         scratch: &mut Scratch<E>,
         slot: SlotId,
         object: Object,
         pages: &mut [Page],
+        again: bool,
     ) -> Read {
         let unit_pages = object.unit.pages();
         let offset = slot.index() % unit_pages;
@@ -227,7 +229,7 @@ impl<A: Arena, D: Device> Store<A, D> {
         let Scratch { engine, work, unit, reader, reads, .. } = scratch;
         let room = if whole { pages.as_flattened_mut() } else { &mut unit[..object.unit.bytes()] };
         let decode = |bytes: &[u8]| {
-            decode_prefix(engine, work, object, bytes, room, (offset + span) * PAGE_SIZE)
+            decode_prefix((engine, work), object, bytes, room, (offset + span) * PAGE_SIZE, again)
         };
         let home = self.homes.home(slot, object.unit);
         let decoded = match home.of_words(object.handle) {
@@ -269,19 +271,21 @@ fn comes_with(object: Object, word: Word) -> bool {
     matches!(word, Word::Filled(_)) || word == Word::Compressed(object)
 }
 
-/// Makes a unit of what is kept of it, or as much as has the first `wanted` bytes; whether that went well.
+/// Makes a unit of what is kept of it, or as much as has the first `wanted` bytes, the second time if
+/// `again`; whether that went well.
 fn decode_prefix<E: Engine>(
-    engine: &mut E,
-    work: &mut Work,
+    (engine, work): (&mut E, &mut Work),
     object: Object,
     bytes: &[u8],
     unit: &mut [u8],
     wanted: usize,
+    again: bool,
 ) -> bool {
     let Some(codec) = Codec::from_id(object.codec) else {
         return restore(bytes, unit);
     };
-    let outcome = engine.run(&mut Io::decompress_prefix(codec, bytes, unit, wanted));
+    let io = &mut Io::decompress_prefix(codec, bytes, unit, wanted);
+    let outcome = if again { engine.run_again(io) } else { engine.run(io) };
     work.note(outcome.by);
     outcome.result.is_ok()
 }

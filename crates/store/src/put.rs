@@ -187,6 +187,8 @@ impl<'f> Round<'_, 'f> {
 
     /// The next unit that needs an object, in order. Notes what its pages are as far as that is known
     /// without; passes over units that need none, and what is left of folios that were refused.
+    // Inlined: a unit that is returned is written to the stack in pieces and read back whole.
+    #[inline(always)]
     fn next(&mut self) -> Option<Pending<'f>> {
         loop {
             let folio = *self.folios.get(self.folio)?;
@@ -487,19 +489,28 @@ impl<A: Arena, D: Device> Store<A, D> {
         self.publish(round, &row, tally);
     }
 
-    /// Takes slots for the folios of a row, and publishes them there.
+    /// Takes slots for the folios of a row, and publishes them there: those that lie side by side in the round
+    /// and come to lie so in the slots, as one.
     fn publish(&self, round: &mut Round<'_, '_>, row: &Row, tally: &mut Tally) {
         let mut firsts = [SlotId::new(0); FOLIOS_AT_ONCE];
         let given = self.slots.alloc_many(row.order, row.lane.cpu, &mut firsts[..row.len]);
-        for (n, (folio, at)) in row.folios[..row.len].iter().enumerate() {
-            let words = &round.words[*at..][..row.order.pages()];
-            if n < given {
-                self.table.publish(firsts[n], words, &round.hashes[*at..][..words.len()]);
-                round.results[*folio] = Ok(firsts[n]);
-                tally.count_put(words);
-            } else {
-                self.unstage(words, round.how);
+        let pages = row.order.pages();
+        let mut n = 0;
+        while n < given {
+            let (_, at) = row.folios[n];
+            let first = firsts[n];
+            let mut end = 0;
+            while n < given && (firsts[n], row.folios[n].1) == (first.offset(end as u32), at + end)
+            {
+                round.results[row.folios[n].0] = Ok(firsts[n]);
+                (n, end) = (n + 1, end + pages);
             }
+            let words = &round.words[at..at + end];
+            self.table.publish(first, words, &round.hashes[at..at + end]);
+            tally.count_put(words);
+        }
+        for (_, at) in &row.folios[given..row.len] {
+            self.unstage(&round.words[*at..*at + pages], round.how);
         }
         self.ages.note(&firsts[..given], row.lane.goes_first);
     }

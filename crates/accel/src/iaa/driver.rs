@@ -93,7 +93,7 @@ pub struct Stats {
     pub no_room: u64,
     /// Done by software because a device did not answer in time.
     pub timed_out: u64,
-    /// Done by software because a device answered with an error, or what cannot be.
+    /// Done by software because a device answered with an error, what cannot be, or what is wrong.
     pub failed: u64,
     /// Compressed by a device to something else.
     pub unverified: u64,
@@ -540,7 +540,7 @@ impl<M: Machine> Driver<M> {
             Why::NotTaken => &mut self.stats.not_taken,
             Why::QueueFull | Why::NoQueue => &mut self.stats.no_room,
             Why::TimedOut => &mut self.stats.timed_out,
-            Why::Status(..) | Why::Implausible => &mut self.stats.failed,
+            Why::Status(..) | Why::Implausible | Why::Doubted => &mut self.stats.failed,
         };
         *count += 1;
         self.software.run_as(By::CpuInstead(why), io)
@@ -619,6 +619,10 @@ impl<M: Machine> Engine for Driver<M> {
 
     fn pause(&mut self) {
         self.machine.pause();
+    }
+
+    fn run_again(&mut self, io: &mut Io<'_>) -> Outcome {
+        self.instead(io, Why::Doubted)
     }
 }
 

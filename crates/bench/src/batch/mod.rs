@@ -15,7 +15,8 @@
 //! *Bookkeeping* is what slots, pool and index take. It is measured by itself, with an engine that
 //! compresses nothing (`work::Instant`): of what that run takes, the time is subtracted that the same
 //! pages take to be looked at for fills, hashed and copied, and nothing else. Objects have the sizes
-//! that the codec gave them.
+//! that the codec gave them. It is measured in several stores one after the other, because a copy takes
+//! more or less time by the frames it goes to.
 
 mod work;
 
@@ -35,8 +36,8 @@ use work::{Bench, Cell, Mode, Op, Pages, Times};
 /// Pages of a folio.
 const FOLIOS: [usize; 4] = [1, 4, 16, 512];
 
-/// Codecs, the fastest first.
-const CODECS: [&str; 6] = [
+/// Codecs, the fastest first. What is stored compresses with each of them.
+pub const CODECS: [&str; 6] = [
     "lz4",
     "zstd:-1",
     "zstd:1",
@@ -45,21 +46,27 @@ const CODECS: [&str; 6] = [
     "deflate-canned:1:general",
 ];
 
-/// Threads at once, each with an engine of its own.
-const THREADS: [usize; 2] = [1, 2];
+/// The most threads at once, each with an engine and pages of its own.
+pub const MAX_THREADS: usize = 64;
 
-/// Rounds, at most: with the codec, and for bookkeeping alone.
+/// Rounds with the codec, at most.
 const ROUNDS: usize = 99;
-const BOOK_ROUNDS: usize = 49;
+
+/// Lots of rounds for bookkeeping alone, at most.
+const BOOK_LOTS: usize = 15;
 
 /// When so much time is gone, a cell has no further rounds: all has to end within five minutes.
 const BUDGET: Duration = Duration::from_secs(240);
 
 /// What is measured.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Files of raw pages; without any, the pages of this executable.
     pub pages: Vec<PathBuf>,
+    /// Of [`CODECS`].
+    pub codecs: Vec<Codec>,
+    /// Numbers of threads at once, up to [`MAX_THREADS`], each measured by itself.
+    pub cpus: Vec<usize>,
 }
 
 /// Why nothing was measured.
@@ -99,10 +106,12 @@ pub struct Comparison {
     machine: Machine,
     /// Different pages that were stored, over and over.
     pages: usize,
-    /// Bytes of these over the bytes of their objects, with the first codec.
+    /// Bytes of these over the bytes of their objects, with `ratio_codec`.
     ratio: f64,
-    /// Rounds of the cell that had the fewest.
+    ratio_codec: String,
+    /// Rounds of the cell that had the fewest: with the codec, and for bookkeeping alone.
     rounds: usize,
+    book_rounds: usize,
     rows: Vec<Row>,
 }
 
@@ -136,31 +145,33 @@ pub fn compare(options: &Options) -> Result<Comparison, BatchError> {
     let pages = Pages::read(&options.pages)?;
     let mut kinds = vec![Engines::cpu()];
     kinds.extend(Engines::open(EngineKind::Iaa));
-    let cells = CODECS.len() * kinds.len() * THREADS.len() * FOLIOS.len();
+    let cells = options.codecs.len() * kinds.len() * options.cpus.len() * FOLIOS.len();
     let progress = ProgressBar::new(cells as u64);
-    let (mut rows, mut rounds, mut ratio) = (Vec::new(), ROUNDS, 0.0);
-    for (n, name) in CODECS.iter().enumerate() {
-        let codec: Codec = name.parse().expect("a codec");
+    let (mut rows, mut ratio) = (Vec::new(), None);
+    let (mut rounds, mut book_rounds) = (usize::MAX, usize::MAX);
+    for codec in options.codecs.iter().copied() {
         let sized = pages.sized(codec);
-        if n == 0 {
-            ratio = round(sized.ratio());
-        }
-        for (engines, threads) in kinds.iter().flat_map(|kind| THREADS.map(|n| (kind, n))) {
+        ratio.get_or_insert_with(|| (round(sized.ratio()), codec.to_string()));
+        let threads = |kind| options.cpus.iter().map(move |threads| (kind, *threads));
+        for (engines, threads) in kinds.iter().flat_map(threads) {
             let mut bench = Bench::new(&sized, engines, threads)?;
             for folio in FOLIOS {
                 let cell = Cell { folio, threads };
                 let share = BUDGET.saturating_sub(begin.elapsed())
                     / (cells - progress.position() as usize) as u32;
                 let whole = bench.whole(cell, ROUNDS, share * 3 / 4)?;
-                let books = bench.books(cell, BOOK_ROUNDS, share / 4)?;
-                rounds = rounds.min(whole.rounds()).min(books.rounds());
+                let books = work::books(&sized, engines, cell, BOOK_LOTS, share / 4)?;
+                rounds = rounds.min(whole.rounds());
+                book_rounds = book_rounds.min(books.rounds());
                 rows.extend(rows_of(codec, engines.kind(), cell, &whole, &books));
                 progress.inc(1);
             }
         }
     }
     progress.finish_and_clear();
-    Ok(Comparison { bench: "batch", machine, pages: pages.len(), ratio, rounds, rows })
+    let (ratio, ratio_codec) = ratio.unwrap_or_default();
+    let pages = pages.len();
+    Ok(Comparison { bench: "batch", machine, pages, ratio, ratio_codec, rounds, book_rounds, rows })
 }
 
 /// The four rows of a cell.
@@ -211,13 +222,13 @@ impl fmt::Display for Comparison {
         writeln!(f, "{}", table.trim_fmt())?;
         write!(
             f,
-            "\n{} different pages in units of 4 KiB, x{:.2} with {}; CPU time, medians of {} to {} rounds; \
-             load {:.1} at the start",
+            "\n{} different pages in units of 4 KiB, x{:.2} with {}; CPU time, medians of {} rounds \
+             and more, bookkeeping of {}; load {:.1} at the start",
             self.pages,
             self.ratio,
-            CODECS[0],
+            self.ratio_codec,
             self.rounds,
-            BOOK_ROUNDS,
+            self.book_rounds,
             self.machine.load_1m.unwrap_or(0.0)
         )
     }

@@ -30,6 +30,9 @@ const ROUND: usize = 8 * PAGES;
 /// the machine does falls on both.
 const TURN: usize = 64;
 
+/// Rounds of a lot, in which bookkeeping is measured by itself.
+const LOT_ROUNDS: usize = 7;
+
 /// Pages in one call, where folios are smaller.
 const BATCH: usize = 16;
 
@@ -249,12 +252,40 @@ impl Times {
         single.iter().zip(batch).map(|(single, batch)| batch / single).collect()
     }
 
+    fn extend(&mut self, more: Self) {
+        for (all, more) in self.0.iter_mut().flatten().zip(more.0.into_iter().flatten()) {
+            all.extend(more);
+        }
+    }
+
     /// One more round.
     fn push(&mut self, round: Round) {
         for (all, times) in self.0.iter_mut().zip(round) {
             all.iter_mut().zip(times).for_each(|(all, time)| all.push(time));
         }
     }
+}
+
+/// Slots, pool and index alone, in `lots` stores one after the other, if there is `time`. What a copy takes
+/// depends on which frames it goes to, by as much as is to be measured; so a lot has other frames, for the
+/// store and for what is subtracted.
+pub(super) fn books(
+    pages: &SizedPages<'_>,
+    engines: &Engines,
+    cell: Cell,
+    lots: usize,
+    time: Duration,
+) -> Result<Times, BatchError> {
+    let mut times = Times::new();
+    let begin = Clock::now();
+    for lot in 0..lots {
+        if lot > 0 && begin.elapsed() > time {
+            break;
+        }
+        let bench = Bench::new(pages, engines, cell.threads)?;
+        times.extend(bench.books(cell, LOT_ROUNDS));
+    }
+    Ok(times)
 }
 
 /// What a round takes, nanoseconds a page: of both operations, of both modes.
@@ -352,25 +383,19 @@ impl<'a> Bench<'a> {
         Ok(times)
     }
 
-    /// Slots, pool and index alone.
-    pub(super) fn books(
-        &mut self,
-        cell: Cell,
-        rounds: usize,
-        time: Duration,
-    ) -> Result<Times, BatchError> {
+    /// Slots, pool and index alone: some rounds, of a store of their own, and of copies of their own.
+    fn books(&self, cell: Cell, rounds: usize) -> Times {
         let engine = || Instant { sizes: &self.pages.sizes, next: 0 };
         let mut workers: Vec<Worker<Instant<'_>>> =
             (0..cell.threads).map(|n| Worker::new(self.pages, cell, n, engine())).collect();
         self.round(&mut workers);
         let mut times = Times::new();
-        let begin = Clock::now();
-        while times.rounds() < rounds && (times.rounds() == 0 || begin.elapsed() < time) {
+        for _ in 0..rounds {
             let all = self.round(&mut workers);
             let others = at_once(&mut workers, Worker::others);
             times.push(each(|op, mode| all[op][mode] - others[op][mode]));
         }
-        Ok(times)
+        times
     }
 
     /// A round of all threads.
