@@ -11,17 +11,18 @@ pub struct Writer<'a> {
     /// Bytes complete and stored.
     at: usize,
     bits: u64,
+    /// Bits in the word, in the lowest six bits; what is above has no meaning.
     count: u32,
 }
 
-/// A codeword with its extra bits, as a [`Writer`] takes it: bits below, their number in the
-/// highest byte.
+/// A codeword with its extra bits, as a [`Writer`] takes it: their number in the lowest six bits,
+/// the bits above.
 pub type Codeword = u32;
 
 /// The [`Codeword`] of `count` bits.
 pub const fn codeword(bits: u32, count: u32) -> Codeword {
-    debug_assert!(bits >> count == 0 && count <= 24);
-    bits | count << 24
+    debug_assert!(bits >> count == 0 && count <= 26);
+    bits << 6 | count
 }
 
 impl<'a> Writer<'a> {
@@ -32,27 +33,29 @@ impl<'a> Writer<'a> {
     /// Adds bits to the word. After a [`Writer::flush`] there is room for 56.
     #[inline(always)]
     pub fn put(&mut self, codeword: Codeword) {
-        self.put_bits(u64::from(codeword & 0xff_ffff), codeword >> 24);
+        debug_assert!((self.count & 63) + (codeword & 63) <= 63);
+        self.bits |= u64::from(codeword >> 6) << (self.count & 63);
+        self.count = self.count.wrapping_add(codeword);
     }
 
     /// Adds `count` bits, the others being 0.
     #[inline(always)]
     pub fn put_bits(&mut self, bits: u64, count: u32) {
-        debug_assert!(self.count + count <= 63 && bits >> count == 0);
-        self.bits |= bits << self.count;
-        self.count += count;
+        debug_assert!((self.count & 63) + count <= 63 && bits >> count == 0);
+        self.bits |= bits << (self.count & 63);
+        self.count = self.count.wrapping_add(count);
     }
 
     /// Stores the complete bytes of the word.
     #[inline(always)]
     pub fn flush(&mut self) -> Result<(), DoesNotFit> {
-        let bytes = (self.count / 8) as usize;
+        let bytes = (self.count & 63) as usize / 8;
         match self.out.get_mut(self.at..).and_then(<[u8]>::first_chunk_mut) {
             Some(chunk) => *chunk = self.bits.to_le_bytes(),
             None => store_at_end(self.out, self.at, self.bits, bytes)?,
         }
         self.at += bytes;
-        self.bits >>= self.count & !7;
+        self.bits >>= self.count & 56;
         self.count &= 7;
         Ok(())
     }
@@ -79,7 +82,7 @@ impl<'a> Writer<'a> {
 
     /// Fills the last byte with zeros and returns how many bytes there are.
     pub fn finish(mut self) -> Result<usize, DoesNotFit> {
-        self.count = self.count.next_multiple_of(8);
+        self.count = (self.count & 63).next_multiple_of(8);
         self.flush()?;
         Ok(self.at)
     }

@@ -17,6 +17,7 @@ use super::encode::{Chooser, Codes, Deflate, Histogram, Lengths};
 use super::huffman;
 use super::inflate::{Block, Inflate, InflateError, Tables, side_by_side};
 use super::matcher::{Level, Sequence};
+use super::probe::Short;
 use super::symbols::{DISTANCE_CLASSES, DISTANCES, LITLENS, MAX_DISTANCE};
 use crate::DoesNotFit;
 use alloc::boxed::Box;
@@ -208,6 +209,8 @@ pub struct TableSet {
     first: u8,
     tables: Box<[Table]>,
     chooser: Chooser,
+    /// What the tables were trained on.
+    ask: Short,
 }
 
 impl fmt::Debug for TableSet {
@@ -230,7 +233,8 @@ impl TableSet {
     pub fn new(first: u8, window: usize, lengths: &[Lengths]) -> Result<Self, BadTable> {
         let chooser = Chooser::new(&lengths.iter().collect::<Vec<_>>());
         let tables = (first..).zip(lengths).map(|(id, l)| Table::new(id, window, l));
-        Ok(Self { first, tables: tables.collect::<Result<_, _>>()?, chooser })
+        let tables = tables.collect::<Result<_, _>>()?;
+        Ok(Self { first, tables, chooser, ask: Short::Four })
     }
 
     /// At most `most` tables that suit these samples of a program's units of `unit_bytes` bytes,
@@ -262,12 +266,13 @@ impl TableSet {
         let mut deflate = Deflate::new();
         let count = |sample| {
             let mut histogram = Histogram::new();
-            deflate.count(level, sample, &mut histogram);
+            deflate.count_asked(level, Short::Five, sample, &mut histogram);
             histogram
         };
         let counted: Vec<Histogram> = samples.into_iter().map(count).collect();
         let lengths = train(&counted, most.min(counted.len().max(1)), window);
-        Self::new(first, window, &lengths).expect("what is trained is a table")
+        let set = Self::new(first, window, &lengths).expect("what is trained is a table");
+        Self { ask: Short::Five, ..set }
     }
 
     /// Compresses `unit` to the id of a table and a canned body at the front of `out`, and returns
@@ -307,6 +312,10 @@ impl TableSet {
     #[must_use]
     pub fn tables(&self) -> &[Table] {
         &self.tables
+    }
+
+    pub(super) fn ask(&self) -> Short {
+        self.ask
     }
 
     pub(super) fn window(&self) -> usize {

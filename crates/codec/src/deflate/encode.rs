@@ -5,7 +5,7 @@ use super::bits::{Codeword, Writer, codeword};
 use super::canned::{Table, TableSet};
 use super::huffman;
 use super::matcher::{Level, Matcher, Sequence, Sink};
-use super::probe::run;
+use super::probe::{Short, run};
 use super::symbols::{
     DISTANCE_CLASSES, DISTANCES, END_OF_BLOCK, FIRST_LENGTH, FIXED_DISTANCE, FIXED_LITLEN,
     LENGTH_CLASSES, LITLENS, MAX_DISTANCE, PRECODE_ORDER,
@@ -72,8 +72,8 @@ impl Codes {
             let base = usize::from(class.base) - 3;
             let end = (base + (1 << class.extra)).min(256);
             for (extra, out) in self.length[base..end].iter_mut().enumerate() {
-                let bits = (word & 0xff_ffff) | (extra as u32) << (word >> 24);
-                *out = codeword(bits, (word >> 24) + u32::from(class.extra));
+                let bits = (word >> 6) | (extra as u32) << (word & 63);
+                *out = codeword(bits, (word & 63) + u32::from(class.extra));
             }
         }
         let mut words = [0; 32];
@@ -208,7 +208,8 @@ impl Sink for Coder<'_> {
 /// What a symbol costs in each code lies side by side in one word, 16 bits for each, so the cost
 /// in all codes is one addition a symbol.
 pub struct Chooser {
-    literal: [Costs; 256],
+    /// No cost from 256 on, where no literals are.
+    literal: [Costs; 512],
     /// By match length less 3.
     length: [Costs; 256],
     distance: [Costs; DISTANCES],
@@ -233,8 +234,8 @@ impl Chooser {
                 word | Costs::from(cost(code)) << (16 * i)
             })
         };
-        let mut chooser = Self { literal: [0; 256], length: [0; 256], distance: [0; DISTANCES] };
-        for (i, word) in chooser.literal.iter_mut().enumerate() {
+        let mut chooser = Self { literal: [0; 512], length: [0; 256], distance: [0; DISTANCES] };
+        for (i, word) in chooser.literal[..256].iter_mut().enumerate() {
             *word = side_by_side(&|code| code.litlen[i]);
         }
         for (word, class) in chooser.length.iter_mut().zip(CLASS_OF_LENGTH) {
@@ -259,9 +260,9 @@ impl Chooser {
                 break;
             }
             left -= literals + 2;
-            for &literal in &rest[..literals] {
-                costs += self.literal[usize::from(literal)];
-            }
+            in_groups(rest, literals, |group| {
+                costs += group.map(|literal| self.literal[literal]).into_iter().sum::<Costs>();
+            });
             rest = &rest[literals + usize::from(sequence.length)..];
             costs += self.length[usize::from(sequence.length) - 3];
             costs += self.distance[class_of_distance(sequence.distance).0];
@@ -275,6 +276,42 @@ impl Chooser {
         let cost = |i: &usize| costs >> (16 * i) & 0xffff;
         (0..Self::CODES).min_by_key(cost).expect("a code")
     }
+}
+
+/// What makes no literal of the places of a group behind the first `n`.
+const NONE_BEHIND: [u64; GROUP + 1] =
+    [0x0100_0100_0100_0100, 0x0100_0100_0100_0000, 0x0100_0100_0000_0000, 0x0100_0000_0000_0000, 0];
+
+/// Hands the first `n` bytes of `bytes` to `take` in groups of four. How many there are between two
+/// matches cannot be predicted, so a branch on it costs more than a few places that hold none: those
+/// have a number from 256 on.
+#[inline(always)]
+fn in_groups(mut bytes: &[u8], mut n: usize, mut take: impl FnMut([usize; GROUP])) {
+    loop {
+        let group = match bytes.first_chunk::<GROUP>() {
+            Some(group) => u32::from_le_bytes(*group),
+            None => group_at_end(bytes),
+        };
+        let group = u64::from(group);
+        let group = (group | group << 16) & 0x0000_ffff_0000_ffff;
+        let group = (group | group << 8) & 0x00ff_00ff_00ff_00ff;
+        let group = group | NONE_BEHIND[n.min(GROUP)];
+        take([0, 16, 32, 48].map(|shift| ((group >> shift) & 511) as usize));
+        if n <= GROUP {
+            return;
+        }
+        bytes = &bytes[GROUP..];
+        n -= GROUP;
+    }
+}
+
+/// A group of which some bytes are missing.
+#[cold]
+#[inline(never)]
+fn group_at_end(bytes: &[u8]) -> u32 {
+    let mut group = [0; GROUP];
+    group[..bytes.len()].copy_from_slice(bytes);
+    u32::from_le_bytes(group)
 }
 
 /// Code lengths of both alphabets; 0 for a symbol without a codeword.
@@ -308,24 +345,25 @@ impl Histogram {
     /// When they are no sequences of that unit.
     #[inline(always)]
     pub fn add(&mut self, unit: &[u8], sequences: &[Sequence]) {
+        // What is no literal comes behind those.
+        let mut counted = [0; 512];
+        let mut count = |bytes, n| {
+            in_groups(bytes, n, |group| {
+                group.into_iter().for_each(|literal| counted[literal] += 1);
+            });
+        };
         let mut rest = unit;
         for sequence in sequences {
-            let (literals, matched) = rest.split_at(sequence.literals.into());
-            self.add_literals(literals);
-            rest = &matched[usize::from(sequence.length)..];
+            let literals = usize::from(sequence.literals);
+            count(rest, literals);
+            rest = &rest[literals + usize::from(sequence.length)..];
             let class = CLASS_OF_LENGTH[usize::from(sequence.length) - 3];
             self.litlen[FIRST_LENGTH + usize::from(class)] += 1;
             self.distance[class_of_distance(sequence.distance).0] += 1;
         }
-        self.add_literals(rest);
+        count(rest, rest.len());
+        self.litlen.iter_mut().zip(&counted[..256]).for_each(|(sum, n)| *sum += n);
         self.litlen[END_OF_BLOCK] += 1;
-    }
-
-    #[inline(always)]
-    fn add_literals(&mut self, literals: &[u8]) {
-        for &literal in literals {
-            self.litlen[usize::from(literal)] += 1;
-        }
     }
 
     /// Adds what another one counted.
@@ -397,13 +435,30 @@ impl Lengths {
 /// The header of a dynamic block: its code lengths, run-length coded and then Huffman coded.
 pub struct Header {
     /// Symbols of the code-length alphabet; the extra bits of repeats above the lowest byte.
-    items: [u16; LITLENS + DISTANCES],
+    items: [u16; LITLENS + DISTANCES + SHORT_RUN],
     count: usize,
     precode: [u8; 19],
     litlens: usize,
     distances: usize,
     /// Code lengths of the code-length alphabet that are listed.
     listed: usize,
+}
+
+/// Code lengths from which on a run of them is told by a repeat: of zeros one less.
+const SHORT_RUN: usize = 4;
+
+/// How many bytes at the front are the same; `bytes` ends with eight others.
+fn run_length(bytes: &[u8]) -> usize {
+    let first = u64::from(bytes[0]) * 0x0101_0101_0101_0101;
+    let mut n = 0;
+    loop {
+        let eight = bytes[n..].first_chunk().expect("eight more");
+        let differ = u64::from_le_bytes(*eight) ^ first;
+        if differ != 0 {
+            return n + (differ.trailing_zeros() / 8) as usize;
+        }
+        n += 8;
+    }
 }
 
 /// Extra bits behind a symbol of the code-length alphabet.
@@ -423,18 +478,22 @@ impl Header {
         let litlens = used(litlen).max(257);
         let distances = used(distance).max(1);
         let mut header = Self {
-            items: [0; LITLENS + DISTANCES],
+            items: [0; LITLENS + DISTANCES + SHORT_RUN],
             count: 0,
             precode: [0; 19],
             litlens,
             distances,
             listed: 0,
         };
-        let mut lengths = [0; LITLENS + DISTANCES];
+        // Behind the last one what is no length.
+        let mut lengths = [u8::MAX; LITLENS + DISTANCES + 8];
         lengths[..litlens].copy_from_slice(&litlen[..litlens]);
         lengths[litlens..][..distances].copy_from_slice(&distance[..distances]);
-        for run in lengths[..litlens + distances].chunk_by(|a, b| a == b) {
-            header.push_run(run[0], run.len());
+        let mut at = 0;
+        while at < litlens + distances {
+            let n = run_length(&lengths[at..]);
+            header.push_run(lengths[at], n);
+            at += n;
         }
         let mut frequencies = [0; 19];
         for item in &header.items[..header.count] {
@@ -448,9 +507,16 @@ impl Header {
 
     /// Appends `length`, `n` times.
     fn push_run(&mut self, length: u8, mut n: usize) {
+        // Most runs are short, and of how many cannot be predicted: what is too much is written over.
+        let short = &mut self.items[self.count..][..SHORT_RUN];
+        short.fill(length.into());
+        if n < SHORT_RUN && (length != 0 || n < 3) {
+            self.count += n;
+            return;
+        }
         if length != 0 {
             // A repeat repeats what comes before it.
-            self.push(length.into(), 0);
+            self.count += 1;
             n -= 1;
         }
         while n >= 3 {
@@ -557,7 +623,7 @@ impl Deflate {
         out: &mut [u8],
     ) -> Result<usize, DoesNotFit> {
         assert!(unit.len() <= MAX_UNIT, "a unit of {} bytes", unit.len());
-        self.matcher.find(level, unit, MAX_DISTANCE);
+        self.matcher.find(level, unit, MAX_DISTANCE, Short::Four);
         self.write_fixed(unit, out)
     }
 
@@ -584,35 +650,50 @@ impl Deflate {
         out: &mut [u8],
     ) -> Result<(usize, &'t Table), DoesNotFit> {
         assert!(unit.len() <= MAX_UNIT, "a unit of {} bytes", unit.len());
-        if cpu::has_bmi2() {
+        let ask = tables.ask();
+        // A function for each, as two loops in one make both slower.
+        match (cpu::has_bmi2(), ask) {
             // SAFETY: the processor was asked and has what the function wants.
-            unsafe { self.canned_with_bmi2(level, tables, unit, out) }
-        } else {
-            self.canned_anywhere(level, tables, unit, out)
+            (true, Short::Four) => unsafe { self.four_with_bmi2(level, tables, unit, out) },
+            // SAFETY: as above.
+            (true, Short::Five) => unsafe { self.five_with_bmi2(level, tables, unit, out) },
+            (false, _) => self.canned_anywhere(level, ask, tables, unit, out),
         }
     }
 
     #[target_feature(enable = "bmi1,bmi2,lzcnt")]
-    fn canned_with_bmi2<'t>(
+    fn four_with_bmi2<'t>(
         &mut self,
         level: Level,
         tables: &'t TableSet,
         unit: &[u8],
         out: &mut [u8],
     ) -> Result<(usize, &'t Table), DoesNotFit> {
-        self.canned_anywhere(level, tables, unit, out)
+        self.canned_anywhere(level, Short::Four, tables, unit, out)
+    }
+
+    #[target_feature(enable = "bmi1,bmi2,lzcnt")]
+    fn five_with_bmi2<'t>(
+        &mut self,
+        level: Level,
+        tables: &'t TableSet,
+        unit: &[u8],
+        out: &mut [u8],
+    ) -> Result<(usize, &'t Table), DoesNotFit> {
+        self.canned_anywhere(level, Short::Five, tables, unit, out)
     }
 
     #[inline(always)]
     fn canned_anywhere<'t>(
         &mut self,
         level: Level,
+        ask: Short,
         tables: &'t TableSet,
         unit: &[u8],
         out: &mut [u8],
     ) -> Result<(usize, &'t Table), DoesNotFit> {
         if level != Level::L1 {
-            self.matcher.find(level, unit, tables.window());
+            self.matcher.find(level, unit, tables.window(), ask);
             let (sequences, _) = self.matcher.found();
             let table = tables.choose(unit, sequences);
             let writer = Writer::new(out);
@@ -620,7 +701,7 @@ impl Deflate {
             return Ok((size, table));
         }
         // A quarter of the unit is enough to choose by; the rest is written as it is found.
-        let (mut fast, mut row) = self.matcher.fast(unit, tables.window());
+        let (mut fast, mut row) = self.matcher.fast(unit, tables.window(), ask);
         let Ok(()) = run(&mut fast, unit.len() / 4, &mut row);
         let table = tables.choose(unit, row.sequences());
         let mut coder = Coder::new(table.codes(), unit, Writer::new(out), &mut self.gathered);
@@ -636,7 +717,7 @@ impl Deflate {
     /// When the unit is longer than [`MAX_UNIT`].
     pub fn sequences(&mut self, level: Level, unit: &[u8], window: usize) -> &[Sequence] {
         assert!(unit.len() <= MAX_UNIT, "a unit of {} bytes", unit.len());
-        self.matcher.find(level, unit, window.min(MAX_DISTANCE));
+        self.matcher.find(level, unit, window.min(MAX_DISTANCE), Short::Four);
         self.matcher.found().0
     }
 
@@ -645,8 +726,19 @@ impl Deflate {
     /// # Panics
     /// When the unit is longer than [`MAX_UNIT`].
     pub fn count(&mut self, level: Level, unit: &[u8], histogram: &mut Histogram) {
+        self.count_asked(level, Short::Four, unit, histogram);
+    }
+
+    /// As [`Deflate::count`], with what the fast way asks for.
+    pub(super) fn count_asked(
+        &mut self,
+        level: Level,
+        ask: Short,
+        unit: &[u8],
+        histogram: &mut Histogram,
+    ) {
         assert!(unit.len() <= MAX_UNIT, "a unit of {} bytes", unit.len());
-        self.matcher.find(level, unit, MAX_DISTANCE);
+        self.matcher.find(level, unit, MAX_DISTANCE, ask);
         histogram.add(unit, self.matcher.found().0);
     }
 
@@ -690,7 +782,7 @@ impl Deflate {
         unit: &[u8],
         out: &mut [u8],
     ) -> Result<usize, DoesNotFit> {
-        self.matcher.find(level, unit, MAX_DISTANCE);
+        self.matcher.find(level, unit, MAX_DISTANCE, Short::Four);
         let (sequences, _) = self.matcher.found();
         self.histogram = Histogram::new();
         self.histogram.add(unit, sequences);
@@ -715,7 +807,40 @@ impl Deflate {
 mod tests {
     use super::super::general::GENERAL;
     use super::*;
+    use proptest::prelude::*;
     use std::vec::Vec;
+
+    proptest! {
+        #[test]
+        fn in_groups_is_one_by_one(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            for n in 0..=bytes.len() {
+                let mut taken = Vec::new();
+                in_groups(&bytes, n, |group| taken.extend(group.into_iter().filter(|&i| i < 256)));
+                prop_assert!(taken.iter().copied().eq(bytes[..n].iter().map(|&b| usize::from(b))));
+            }
+        }
+
+        #[test]
+        fn a_header_tells_its_lengths(runs in proptest::collection::vec((0u8..15, 1usize..150), 1..40)) {
+            let mut runs = runs.into_iter().flat_map(|(length, n)| core::iter::repeat_n(length, n));
+            let mut lengths = Lengths { litlen: [0; LITLENS], distance: [0; DISTANCES] };
+            lengths.litlen.fill_with(|| runs.next().unwrap_or(0));
+            lengths.distance.fill_with(|| runs.next().unwrap_or(0));
+            let header = Header::new(&lengths);
+            let mut told: Vec<u8> = Vec::new();
+            for item in &header.items[..header.count] {
+                let extra = usize::from(item >> 8);
+                match item & 0xff {
+                    16 => told.extend(core::iter::repeat_n(told[told.len() - 1], 3 + extra)),
+                    17 => told.extend(core::iter::repeat_n(0, 3 + extra)),
+                    18 => told.extend(core::iter::repeat_n(0, 11 + extra)),
+                    length => told.push(length as u8),
+                }
+            }
+            prop_assert_eq!(&told[..header.litlens], &lengths.litlen[..header.litlens]);
+            prop_assert_eq!(&told[header.litlens..], &lengths.distance[..header.distances]);
+        }
+    }
 
     #[test]
     fn the_code_chosen_is_the_cheapest() {

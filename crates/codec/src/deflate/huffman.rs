@@ -16,7 +16,7 @@ use super::symbols::MAX_BITS;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadCode;
 
-/// How many codewords have each length, and whether that makes a code.
+/// How many codewords have each length.
 pub fn count_lengths(lengths: &[u8]) -> [u16; MAX_BITS + 1] {
     let mut count = [0; MAX_BITS + 1];
     for &length in lengths {
@@ -211,9 +211,9 @@ pub fn lengths(frequencies: &[u32], limit: usize, out: &mut [u8]) {
     debug_assert!(frequencies.len() == out.len() && out.len() <= SYMBOLS);
     out.fill(0);
     let mut leaves = [0u32; SYMBOLS];
-    let n = sorted_leaves(frequencies, &mut leaves);
-    let leaves = &leaves[..n];
-    let count = match n {
+    let none = sorted_leaves(frequencies, &mut leaves);
+    let leaves = &leaves[none..frequencies.len()];
+    let count = match leaves.len() {
         0 => return,
         1 => {
             let mut count = [0; MAX_BITS + 1];
@@ -231,9 +231,9 @@ pub fn lengths(frequencies: &[u32], limit: usize, out: &mut [u8]) {
     }
 }
 
-/// Writes the symbols that occur in order of frequency and then of symbol, each below its
-/// frequency, and returns how many they are. Most frequencies are small, and are counted out; the
-/// others are sorted.
+/// Writes the symbols in order of frequency and then of symbol, each below its frequency, and returns
+/// how many of them do not occur: those come first, as a branch could not know which they are. Most
+/// frequencies are small, and are counted out; the others are sorted.
 fn sorted_leaves(frequencies: &[u32], leaves: &mut [u32; SYMBOLS]) -> usize {
     const COUNTED: usize = 64;
     let place = |frequency: u32| (frequency as usize).min(COUNTED - 1);
@@ -241,24 +241,19 @@ fn sorted_leaves(frequencies: &[u32], leaves: &mut [u32; SYMBOLS]) -> usize {
     for &frequency in frequencies {
         starts[place(frequency) + 1] += 1;
     }
-    // Those that do not occur take no room.
-    starts[1] = 0;
     for i in 1..=COUNTED {
         starts[i] += starts[i - 1];
     }
-    let n = usize::from(starts[COUNTED]);
-    let last = usize::from(starts[COUNTED - 1]);
+    let (none, last) = (usize::from(starts[1]), usize::from(starts[COUNTED - 1]));
     for (symbol, &frequency) in frequencies.iter().enumerate() {
         // Nine bits hold the symbol; a unit has fewer symbols than the other 23 can count.
         debug_assert!(frequency < 1 << 23);
-        if frequency != 0 {
-            let start = &mut starts[place(frequency)];
-            leaves[usize::from(*start)] = frequency << 9 | symbol as u32;
-            *start += 1;
-        }
+        let start = &mut starts[place(frequency)];
+        leaves[usize::from(*start)] = frequency << 9 | symbol as u32;
+        *start += 1;
     }
-    leaves[last..n].sort_unstable();
-    n
+    leaves[last..frequencies.len()].sort_unstable();
+    none
 }
 
 /// How many of these leaves, sorted by frequency, Huffman's tree has at each depth; depths
@@ -390,11 +385,12 @@ mod tests {
             for (symbol, &word) in words.iter().enumerate() {
                 if word == 0 { continue; }
                 // Noise behind the codeword changes nothing.
-                let bits = u64::from(word & 0xff_ffff) | 0x5a5a_5a5a << (word >> 24);
-                prop_assert_eq!(decoder.walk(bits), Some((symbol, word >> 24)));
+                let length = word & 63;
+                let bits = u64::from(word >> 6) | 0x5a5a_5a5a << length;
+                prop_assert_eq!(decoder.walk(bits), Some((symbol, length)));
                 let entry = decoder.look_up(bits);
-                if word >> 24 <= 6 {
-                    prop_assert_eq!(entry, (symbol as u32 + 1) << 16 | word >> 24);
+                if length <= 6 {
+                    prop_assert_eq!(entry, (symbol as u32 + 1) << 16 | length);
                 } else {
                     prop_assert_eq!(entry, 0);
                 }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The fast way looks at one place only, where the next 8 bytes were last seen, or else where the
-//! next 4 were; it steps faster the longer it finds nothing. The thorough way follows chains of all
+//! next 4 or 5 were; it steps faster the longer it finds nothing. The thorough way follows chains of all
 //! places where the next 3 bytes were seen. Both look whether the match one byte on is longer before
 //! they take one.
 //!
@@ -19,7 +19,7 @@
 //! Tables hold positions and begin as zeros, which is a position too: whatever they say is checked
 //! against the unit's bytes, so a table cannot be wrong, only useless.
 
-use super::probe::{Fast, run};
+use super::probe::{Fast, Short, run};
 use super::symbols::MAX_MATCH;
 use crate::MAX_UNIT;
 use alloc::boxed::Box;
@@ -72,7 +72,7 @@ pub const MAX_TABLE: u32 = 14;
 pub struct Matcher {
     /// Where 8 bytes were last seen, by their hash; for chains, where 3 bytes were.
     long: Box<[u16]>,
-    /// Where 4 bytes were last seen, by their hash.
+    /// Where 4 or 5 bytes were last seen, by their hash.
     short: Box<[u16]>,
     /// For each position, where the same 3 bytes were seen before: the chains.
     before: Box<[u16]>,
@@ -180,12 +180,12 @@ impl Matcher {
         (&self.sequences[..self.count], self.tail)
     }
 
-    /// Finds matches in `unit` no further back than `window`.
+    /// Finds matches in `unit` no further back than `window`; `ask` is for the fast way.
     #[inline(always)]
-    pub fn find(&mut self, level: Level, unit: &[u8], window: usize) {
+    pub fn find(&mut self, level: Level, unit: &[u8], window: usize, ask: Short) {
         let (depth, enough) = match level {
             Level::L1 => {
-                let (mut search, mut row) = self.fast(unit, window);
+                let (mut search, mut row) = self.fast(unit, window, ask);
                 let Ok(()) = run(&mut search, unit.len(), &mut row);
                 (self.count, self.tail) = (row.count, search.tail);
                 return;
@@ -197,9 +197,14 @@ impl Matcher {
     }
 
     /// The fast way through `unit`, at its beginning, and a row for what it finds.
-    pub fn fast<'a>(&'a mut self, unit: &'a [u8], window: usize) -> (Fast<'a>, Row<'a>) {
+    pub fn fast<'a>(
+        &'a mut self,
+        unit: &'a [u8],
+        window: usize,
+        ask: Short,
+    ) -> (Fast<'a>, Row<'a>) {
         let Self { long, short, sequences, .. } = self;
-        (Fast::new(unit, window, long, short), Row::new(sequences))
+        (Fast::new(unit, window, ask, long, short), Row::new(sequences))
     }
 
     fn find_in_chains(
@@ -324,6 +329,13 @@ mod tests {
     use proptest::prelude::*;
     use std::vec::Vec;
 
+    const WAYS: [(Level, Short); 4] = [
+        (Level::L1, Short::Four),
+        (Level::L1, Short::Five),
+        (Level::L6, Short::Four),
+        (Level::L9, Short::Four),
+    ];
+
     /// Puts the sequences together again.
     fn played(matcher: &Matcher, unit: &[u8], window: usize) -> Vec<u8> {
         let (sequences, tail) = matcher.found();
@@ -352,9 +364,9 @@ mod tests {
             let mut unit: Vec<u8> = runs.into_iter().flat_map(|(v, n)| v.repeat(n)).collect();
             unit.truncate(MAX_UNIT);
             let mut matcher = Matcher::new();
-            for level in [Level::L1, Level::L6, Level::L9] {
-                matcher.find(level, &unit, window.min(32768));
-                prop_assert!(played(&matcher, &unit, window) == unit, "{level:?}");
+            for (level, ask) in WAYS {
+                matcher.find(level, &unit, window.min(32768), ask);
+                prop_assert!(played(&matcher, &unit, window) == unit, "{level:?}, {ask:?}");
             }
         }
     }
@@ -364,8 +376,8 @@ mod tests {
         let mut matcher = Matcher::new();
         for n in 1..40 {
             let unit: Vec<u8> = (0..n).map(|i| i / 20).collect();
-            for level in [Level::L1, Level::L6, Level::L9] {
-                matcher.find(level, &unit, 32768);
+            for (level, ask) in WAYS {
+                matcher.find(level, &unit, 32768, ask);
                 assert_eq!(played(&matcher, &unit, 32768), unit);
             }
         }

@@ -1,9 +1,9 @@
 //! The matcher's fast way: one look at the place where the next 8 bytes were last seen, or else at
-//! the place where the next 4 were.
+//! the place where the next 4 or 5 were.
 //!
 //! ```text
 //!   long:  hash of 8 bytes ──► where they were      here ──► 8 the same? ─► 4 the same? ─► go on
-//!   short: hash of 4 bytes ──► where they were                   └── match ◄────┘
+//!   short: hash of 4 or 5  ──► where they were                   └── match ◄────┘
 //! ```
 //!
 //! What cannot be predicted is computed for both cases: a branch that is guessed wrong costs more
@@ -14,8 +14,18 @@ use super::matcher::{MAX_TABLE, Sink, common, hash, push};
 
 /// Bytes that are looked at where a match may begin.
 const LOOK: usize = 16;
-/// Binary logarithm of the table for units of up to as many bytes.
+/// Binary logarithm of the table for units of up to as many bytes that the window reaches over.
 const SMALL_TABLE: u32 = 12;
+
+/// How many bytes the short table is asked for. Where it is [`Short::Five`], matches of 4 are still
+/// taken, but few are found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Short {
+    /// The smallest streams, in codes of their own and in general ones.
+    Four,
+    /// A little faster both ways: for learnt codes, in which 4 bytes cost about as much as a match.
+    Five,
+}
 
 /// The fast way through a unit, which can be gone in stretches.
 ///
@@ -24,6 +34,7 @@ const SMALL_TABLE: u32 = 12;
 pub struct Fast<'a> {
     unit: &'a [u8],
     window: usize,
+    ask: Short,
     long: &'a mut [u16],
     short: &'a mut [u16],
     at: usize,
@@ -34,29 +45,50 @@ pub struct Fast<'a> {
 impl<'a> Fast<'a> {
     /// At the beginning of `unit`, for matches at most `window` bytes back, with the memory of two
     /// tables of 2^[`MAX_TABLE`] entries.
-    pub fn new(unit: &'a [u8], window: usize, long: &'a mut [u16], short: &'a mut [u16]) -> Self {
-        let bits = if unit.len() <= 1 << SMALL_TABLE { SMALL_TABLE } else { MAX_TABLE };
+    pub fn new(
+        unit: &'a [u8],
+        window: usize,
+        ask: Short,
+        long: &'a mut [u16],
+        short: &'a mut [u16],
+    ) -> Self {
+        let small = unit.len() <= 1 << SMALL_TABLE && unit.len() <= window;
+        let bits = if small { SMALL_TABLE } else { MAX_TABLE };
         let (long, short) = (&mut long[..1 << bits], &mut short[..1 << bits]);
         // 0 is a place, too: whatever a table says is looked at.
         long.fill(0);
         short.fill(0);
-        Self { unit, window, long, short, at: 1, tail: 0 }
+        Self { unit, window, ask, long, short, at: 1, tail: 0 }
     }
 }
 
 /// Goes on until `until` and gives the sink what is found.
 #[inline(always)]
 pub fn run<S: Sink>(fast: &mut Fast<'_>, until: usize, sink: &mut S) -> Result<(), S::Error> {
-    match (fast.long.len() == 1 << SMALL_TABLE, fast.unit.len() <= fast.window) {
-        (true, true) => go::<SMALL_TABLE, true, S>(fast, until, sink),
-        (true, false) => go::<SMALL_TABLE, false, S>(fast, until, sink),
-        (false, _) => go::<MAX_TABLE, false, S>(fast, until, sink),
+    match fast.ask {
+        Short::Four => sized::<4, S>(fast, until, sink),
+        Short::Five => sized::<5, S>(fast, until, sink),
+    }
+}
+
+/// `N` is how many bytes the short table is asked for.
+#[inline(always)]
+fn sized<const N: usize, S: Sink>(
+    fast: &mut Fast<'_>,
+    until: usize,
+    sink: &mut S,
+) -> Result<(), S::Error> {
+    // Two ways and no more: each is a loop of its own in whoever calls, and many make all slower.
+    if fast.long.len() == 1 << SMALL_TABLE {
+        go::<N, SMALL_TABLE, true, S>(fast, until, sink)
+    } else {
+        go::<N, MAX_TABLE, false, S>(fast, until, sink)
     }
 }
 
 /// `B` is the binary logarithm of the tables' length, `NEAR` whether the window is the unit.
 #[inline(always)]
-fn go<const B: u32, const NEAR: bool, S: Sink>(
+fn go<const N: usize, const B: u32, const NEAR: bool, S: Sink>(
     fast: &mut Fast<'_>,
     until: usize,
     sink: &mut S,
@@ -78,7 +110,7 @@ fn go<const B: u32, const NEAR: bool, S: Sink>(
     let look = |at: usize| {
         let word = load(at);
         let from_long = swap(long, hash(word, B), at);
-        let from_short = swap(short, hash(word << 32, B), at);
+        let from_short = swap(short, hash(word << (64 - 8 * N), B), at);
         let (long, short) = (load(from_long) ^ word, load(from_short) ^ word);
         let is_long = long == 0 && (NEAR || at - from_long <= window);
         let (from, differ) = if is_long { (from_long, 0) } else { (from_short, short) };
@@ -113,7 +145,7 @@ fn go<const B: u32, const NEAR: bool, S: Sink>(
         if at < last {
             let word = load(at - 2);
             swap(long, hash(word, B), at - 2);
-            swap(short, hash(word << 32, B), at - 2);
+            swap(short, hash(word << (64 - 8 * N), B), at - 2);
         }
     }
     (fast.at, fast.tail) = (at, tail);

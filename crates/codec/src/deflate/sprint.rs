@@ -10,8 +10,11 @@ use super::huffman::LookUp;
 use super::inflate::{Block, COUNT, COUNT_SHIFT, DISTANCE_LOOK_UP, MATCH, distance, length};
 use crate::cpu;
 
-/// Bytes of input that one turn may look at: eight, and eight from up to seven bytes further.
-const INPUT: usize = 15;
+/// Bytes of input that one turn loads. Once is enough: of the 56 bits that are there, an entry takes
+/// [`LITLEN_BITS`] and 5, a distance 9 and 13, and the next look-up sees as many as are left.
+const INPUT: usize = 8;
+/// Bits of the longest look-up of literals and lengths.
+const LITLEN_BITS: u32 = 12;
 /// Bytes behind the literals of an entry, or behind a match, that may be written.
 const ROOM: usize = 32;
 /// Literals that one entry can have.
@@ -82,6 +85,8 @@ struct Lane<'a, const L: usize> {
     out_end: usize,
     from: usize,
     bits: u64,
+    /// Bits loaded, in the lowest six bits: entries are taken off whole, so what is above has no
+    /// meaning.
     count: u32,
     to: usize,
     now: u32,
@@ -90,6 +95,8 @@ struct Lane<'a, const L: usize> {
 impl<'a, const L: usize> Lane<'a, L> {
     #[inline(always)]
     fn of(block: &mut Block<'_, 'a, L>) -> Option<Self> {
+        const { assert!(2 * LITLEN_BITS + 5 + DISTANCE_LOOK_UP.ilog2() + 13 <= 56) };
+        const { assert!(L <= 1 << LITLEN_BITS) };
         let Block { reader, tables, out, at, entry } = block;
         Some(Self {
             litlen: tables.litlen.look_up_table(),
@@ -109,7 +116,7 @@ impl<'a, const L: usize> Lane<'a, L> {
     #[inline(always)]
     fn leave(self, block: &mut Block<'_, '_, L>) {
         (block.reader.at, block.reader.bits, block.reader.count) =
-            (self.from, self.bits, self.count);
+            (self.from, self.bits, self.count & 63);
         (block.at, block.entry) = (self.to, self.now);
     }
 
@@ -128,18 +135,17 @@ impl<'a, const L: usize> Lane<'a, L> {
         let input = *input;
         // Loads eight bytes at `from` above the `count` bits that are there.
         let refill = |from: &mut usize, bits: &mut u64, count: &mut u32| {
-            // SAFETY: at the beginning of a turn `from` is at most `input_end`, and before its
-            // second load at most 7 more: the eight bytes lie in the input.
+            // SAFETY: `from` is at most `input_end`: the eight bytes lie in the input.
             let word = unsafe { input.add(*from).cast::<u64>().read_unaligned() };
             *bits |= u64::from_le(word) << (*count & 63);
-            *from += ((63 - *count) / 8) as usize;
+            *from += (7 - (*count >> 3 & 7)) as usize;
             *count |= 56;
         };
         let literals = ((*now >> 16) as u16).to_le_bytes();
         // SAFETY: `to` is at most `out_end`, from where two bytes lie in the output.
         unsafe { room.add(*to).cast::<[u8; 2]>().write_unaligned(literals) };
         let literals_end = *to + ((*now & COUNT) >> COUNT_SHIFT) as usize;
-        let (mut rest, mut left) = (*bits >> (*now & 63), *count - (*now & 0xff));
+        let (rest, left) = (*bits >> (*now & 63), count.wrapping_sub(*now));
         if *now & MATCH == 0 {
             if *now & COUNT == 0 {
                 return false;
@@ -151,18 +157,15 @@ impl<'a, const L: usize> Lane<'a, L> {
         }
         let far = far.get(rest);
         let length = length(*now, *bits);
-        let mut next = *from;
-        refill(&mut next, &mut rest, &mut left);
         let distance = distance(far, rest);
         // The match and what is written behind it must lie in the output, what it copies before it.
         let most = self.out_end + LITERALS - literals_end;
         if far & MATCH == 0 || distance > literals_end || length > most {
             return false;
         }
-        (*bits, *count) = (rest >> (far & 63), left - (far & 0xff));
+        (*bits, *count) = (rest >> (far & 63), left.wrapping_sub(far));
         *now = litlen.get(*bits);
-        refill(&mut next, bits, count);
-        *from = next;
+        refill(from, bits, count);
         // SAFETY: `distance` is at most `literals_end`, and at least 1 as every class of distances
         // is; behind the match there are `ROOM` bytes of output.
         unsafe { copy(room.add(literals_end), distance, length) };
