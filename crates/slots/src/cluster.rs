@@ -1,8 +1,8 @@
 //! A cluster: its bits, and one word that is its state and its lock at once.
 //!
 //! ```text
-//!   63          35   34    33     32   31   24 23   16 15    0
-//!   [   unused   ][stale][lent][owned][ place ][ order ][ count ]
+//!   63          45 44   35   34    33     32   31   24 23   16 15    0
+//!   [   unused   ][ runs ][stale][lent][owned][ place ][ order ][ count ]
 //!
 //!   state ── taken out: one swap ──► HELD ── put back: one store ──► state
 //! ```
@@ -57,6 +57,9 @@ const OWNED: Field = Field { shift: 32, mask: 1 };
 const LENT: Field = Field { shift: 33, mask: 1 };
 /// The device holds what was stored in it before and is to be told.
 const STALE: Field = Field { shift: 34, mask: 1 };
+/// Free runs of its order, so that nobody counts bits to learn where it belongs. Means as much as the
+/// order.
+const RUNS: Field = Field { shift: 35, mask: 0x3ff };
 
 /// The sets that a cluster is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,6 +115,12 @@ impl Cluster {
         Some(Locked { number, state: State(word), cluster: self })
     }
 
+    /// Counts a change of its place. Nobody else writes the figure while the lock is held.
+    pub(crate) fn count_move(&self) {
+        let moves = self.moves.load(Ordering::Relaxed);
+        self.moves.store(moves.wrapping_add(1), Ordering::Relaxed);
+    }
+
     /// How often it changed its place since the start.
     pub(crate) fn moves(&self) -> u64 {
         self.moves.load(Ordering::Relaxed).into()
@@ -132,48 +141,44 @@ impl Locked<'_> {
         &self.cluster.taken
     }
 
-    /// The place that the contents ask for.
+    /// The slots `first..first + pages` of it were just taken.
     #[inline]
-    pub(crate) fn place(&self) -> Place {
-        match self.state.count() {
-            0 if !self.state.is_owned() && self.state.is_stale() => Place::Emptied,
-            0 if !self.state.is_owned() => Place::Free,
-            CLUSTER_SLOTS => Place::Full,
-            _ => Place::Partly { order: self.state.order(), room: self.room() },
+    pub(crate) fn was_taken(&mut self, first: usize, pages: usize) {
+        if self.state.is_run(first, pages) {
+            self.state.0 = self.state.0 + pages as u64 - RUNS.one();
+        } else {
+            self.state.set(COUNT, (self.state.count() + pages) as u64);
+            self.recount();
         }
     }
 
-    /// Notes that the cluster is in these sets now.
-    pub(crate) fn moved(&mut self, place: Place) {
-        self.state.set(PLACE, place.code().into());
-        // Nobody else writes it while the lock is held.
-        let moves = self.cluster.moves.load(Ordering::Relaxed);
-        self.cluster.moves.store(moves.wrapping_add(1), Ordering::Relaxed);
-    }
-
+    /// The slots `first..first + pages` of it, all of which were taken, were just freed.
     #[inline]
-    pub(crate) fn room(&self) -> Room {
-        match self.state.order() {
-            Order::PAGE => self.room_for(Order::PAGE, CLUSTER_SLOTS - self.state.count()),
-            order => self.room_for(order, self.taken().free_runs(order)),
+    pub(crate) fn was_freed(&mut self, first: usize, pages: usize) {
+        if self.state.is_run(first, pages) {
+            self.state.0 = self.state.0 - pages as u64 + RUNS.one();
+        } else {
+            self.state.set(COUNT, (self.state.count() - pages) as u64);
+            self.recount();
         }
     }
 
-    /// What so many free runs of its order make.
-    #[inline]
-    fn room_for(&self, order: Order, runs: usize) -> Room {
-        let enough = ((CLUSTER_SLOTS / ROOMY) >> order.get()).max(1);
-        match runs {
-            0 => Room::None,
-            _ if self.state.is_owned() || runs < enough => Room::Spare,
-            _ => Room::Enough,
-        }
+    /// Counts the free runs of its order, where they did not change by one.
+    fn recount(&mut self) {
+        self.state.set(RUNS, self.taken().free_runs(self.state.order()) as u64);
     }
 
     /// An aligned free run, the first at `from` or later if there is one.
     #[inline]
     pub(crate) fn find(&self, order: Order, from: usize) -> Option<usize> {
         self.taken().free_run(order, from).or_else(|| self.taken().free_run(order, 0))
+    }
+}
+
+impl Field {
+    /// What a field that is one larger adds to the word.
+    const fn one(self) -> u64 {
+        1 << self.shift
     }
 }
 
@@ -197,18 +202,6 @@ impl State {
         self.get(COUNT) as usize
     }
 
-    /// So many more slots are taken.
-    #[inline]
-    pub(crate) fn add(&mut self, slots: usize) {
-        self.set(COUNT, (self.count() + slots) as u64);
-    }
-
-    /// So many of the slots that were taken are free.
-    #[inline]
-    pub(crate) fn sub(&mut self, slots: usize) {
-        self.set(COUNT, (self.count() - slots) as u64);
-    }
-
     #[inline]
     pub(crate) fn is_full(self) -> bool {
         self.count() == CLUSTER_SLOTS
@@ -219,16 +212,64 @@ impl State {
         Order::new(self.get(ORDER) as u8).expect("it was set to an order")
     }
 
-    /// The first slots of a cluster are taken, for folios of this order.
+    /// Free runs of its order.
+    #[inline]
+    pub(crate) fn runs(self) -> usize {
+        self.get(RUNS) as usize
+    }
+
+    /// Whether these slots are one of the runs that it serves.
+    #[inline]
+    fn is_run(self, first: usize, pages: usize) -> bool {
+        pages as u64 == 1 << self.get(ORDER) && first & (pages - 1) == 0
+    }
+
+    /// The first slots of a cluster are about to be taken, for folios of this order.
     #[inline]
     pub(crate) fn begin(&mut self, order: Order, stale: bool) {
+        self.set(RUNS, (CLUSTER_SLOTS >> order.get()) as u64);
         self.set(ORDER, order.get().into());
         self.set(LENT, 0);
         self.set(STALE, stale.into());
     }
 
+    /// The sets that it is in.
     pub(crate) fn place(self) -> Place {
         Place::of_code(self.get(PLACE) as u8)
+    }
+
+    /// The sets that it belongs to.
+    pub(crate) fn due(self) -> Place {
+        Place::of_code(self.due_code())
+    }
+
+    /// Whether it is where it belongs.
+    #[inline]
+    pub(crate) fn is_settled(self) -> bool {
+        self.get(PLACE) == u64::from(self.due_code())
+    }
+
+    /// It is where it belongs now.
+    pub(crate) fn settle(&mut self) {
+        self.set(PLACE, self.due_code().into());
+    }
+
+    /// The code of [`Self::due`]. What differs from one call to the next is computed, not branched on: of
+    /// the clusters that are freed in some have room enough and some not, which nothing predicts.
+    #[inline]
+    fn due_code(self) -> u8 {
+        match self.count() {
+            0 if !self.is_owned() && self.is_stale() => Place::Emptied.code(),
+            0 if !self.is_owned() => Place::Free.code(),
+            CLUSTER_SLOTS => Place::Full.code(),
+            _ => {
+                let order = self.get(ORDER) as u8;
+                let enough = ((CLUSTER_SLOTS / ROOMY) >> order).max(1);
+                let has_run = u8::from(self.runs() > 0);
+                let has_enough = u8::from((self.runs() >= enough) & !self.is_owned());
+                PARTLY + ((has_run + has_enough) << 4) + order
+            }
+        }
     }
 
     /// [`State::place`] is this one.
@@ -237,7 +278,7 @@ impl State {
         self.get(PLACE) == u64::from(place.code())
     }
 
-    /// Nothing of it is taken and no CPU has it.
+    /// Whether nothing of it is taken and no CPU has it.
     #[inline]
     pub(crate) fn is_nobodys(self) -> bool {
         self.is_at(Place::Free) || self.is_at(Place::Emptied)
@@ -277,6 +318,7 @@ impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("State")
             .field("count", &self.count())
+            .field("runs", &self.runs())
             .field("order", &self.order())
             .field("place", &self.place())
             .field("owned", &self.is_owned())
@@ -285,6 +327,9 @@ impl fmt::Debug for State {
             .finish()
     }
 }
+
+/// The code of a place where there are free slots, but no run of order 0.
+const PARTLY: u8 = 0x30;
 
 impl Place {
     /// The sets that a cluster at this place is in. The first of two changes seldom.
@@ -311,9 +356,7 @@ impl Place {
             Self::Free => 0x00,
             Self::Emptied => 0x10,
             Self::Full => 0x20,
-            Self::Partly { order, room: Room::None } => 0x30 | order.get(),
-            Self::Partly { order, room: Room::Spare } => 0x40 | order.get(),
-            Self::Partly { order, room: Room::Enough } => 0x50 | order.get(),
+            Self::Partly { order, room } => PARTLY + ((room as u8) << 4) + order.get(),
         }
     }
 
@@ -341,47 +384,72 @@ mod tests {
         (0..=Order::MAX.get()).prop_map(|n| Order::new(n).unwrap())
     }
 
-    fn place() -> impl Strategy<Value = Place> {
-        let room = prop_oneof![Just(Room::None), Just(Room::Spare), Just(Room::Enough)];
-        prop_oneof![
-            Just(Place::Free),
-            Just(Place::Emptied),
-            Just(Place::Full),
-            (order(), room).prop_map(|(order, room)| Place::Partly { order, room }),
-        ]
+    /// Where a cluster belongs, said plainly.
+    fn plain_place(state: State) -> Place {
+        let enough = (CLUSTER_SLOTS / state.order().pages()).div_ceil(ROOMY);
+        let room = match state.runs() {
+            0 => Room::None,
+            runs if runs >= enough && !state.is_owned() => Room::Enough,
+            _ => Room::Spare,
+        };
+        match state.count() {
+            0 if state.is_owned() => Place::Partly { order: state.order(), room },
+            0 if state.is_stale() => Place::Emptied,
+            0 => Place::Free,
+            CLUSTER_SLOTS => Place::Full,
+            _ => Place::Partly { order: state.order(), room },
+        }
+    }
+
+    #[test]
+    fn each_place_has_a_code_of_its_own() {
+        let orders = (0..=Order::MAX.get()).filter_map(Order::new);
+        let partly = orders.flat_map(|order| {
+            [Room::None, Room::Spare, Room::Enough].map(|room| Place::Partly { order, room })
+        });
+        for place in [Place::Free, Place::Emptied, Place::Full].into_iter().chain(partly) {
+            assert_eq!(Place::of_code(place.code()), place);
+        }
     }
 
     proptest! {
         #[test]
-        fn the_fields_of_a_state_keep_apart(
+        fn a_state_says_what_the_cluster_holds_and_where_it_belongs(
             (count, less) in (0..=CLUSTER_SLOTS).prop_flat_map(|n| (Just(n), 0..=n)),
             order in order(),
-            place in place(),
             (owned, lent, stale) in any::<(bool, bool, bool)>(),
         ) {
             let cluster = Cluster::free();
             let mut locked = cluster.try_lock(7).unwrap();
             prop_assert!(cluster.try_lock(7).is_none());
-            let state = &mut locked.state;
-            state.add(count);
-            state.set_owned(!owned);
-            state.begin(order, stale);
-            state.set_owned(owned);
+            locked.state.set_owned(!owned);
+            locked.state.begin(order, stale);
+            locked.state.set_owned(owned);
             if lent {
-                state.set_lent();
+                locked.state.set_lent();
             }
-            state.sub(less);
-            locked.moved(place);
+            for slot in 0..count {
+                locked.taken().set(slot, 1);
+                locked.was_taken(slot, 1);
+            }
+            for slot in 0..less {
+                locked.taken().clear(slot, 1).unwrap();
+                locked.was_freed(slot, 1);
+            }
+            locked.state.settle();
             drop(locked);
-            prop_assert_eq!(cluster.moves(), 1);
-            let mut state = cluster.try_lock(7).unwrap().state;
+            let locked = cluster.try_lock(7).unwrap();
+            let mut state = locked.state;
             prop_assert_eq!(state.count(), count - less);
+            prop_assert_eq!(state.runs(), locked.taken().free_runs(order));
             prop_assert_eq!(state.is_full(), count - less == CLUSTER_SLOTS);
-            prop_assert_eq!((state.order(), state.place()), (order, place));
+            prop_assert_eq!(state.order(), order);
             prop_assert_eq!((state.is_owned(), state.is_lent(), state.is_stale()), (owned, lent, stale));
-            prop_assert!(state.is_at(place) && (place == Place::Full || !state.is_at(Place::Full)));
+            let place = plain_place(state);
+            prop_assert!(state.is_settled() && state.is_at(place));
+            prop_assert_eq!((state.place(), state.due()), (place, place));
             prop_assert_eq!(state.is_nobodys(), matches!(place, Place::Free | Place::Emptied));
-            prop_assert!(state.0 >> 35 == 0, "no state is the word of a lock that is held");
+            prop_assert!(state.0 >> 45 == 0, "no state is the word of a lock that is held");
             state.set_told();
             prop_assert!(!state.is_stale() && state.is_lent() == lent && state.is_owned() == owned);
         }

@@ -46,8 +46,7 @@
 //!
 //! Whenever no cluster lock is held:
 //! - the slots given out and not freed are exactly the bits that are set;
-//! - the place of a cluster is what `Locked::place` makes of its contents, and its marks are those of its
-//!   place;
+//! - the place of a cluster is what `State::due` makes of its state, and its marks are those of its place;
 //! - a cluster with a free slot is marked free or partly taken: nothing is lost to the search.
 //!
 //! Nothing here allocates after construction, waits, or calls the operating system except to wait
@@ -77,7 +76,7 @@ pub mod twins;
 
 use alloc::boxed::Box;
 use bitmap::{Bitmap, CLUSTER_SLOTS};
-use cluster::{Cluster, Locked, Place, Room};
+use cluster::{Cluster, Locked, Place, State};
 use core::fmt;
 use devices::Device;
 use marks::{Marks, Set};
@@ -409,12 +408,12 @@ impl Slots {
         for first_slot in out {
             let Some(first) = locked.find(order, offset) else { break };
             locked.taken().set(first, order.pages());
+            locked.was_taken(first, order.pages());
             *first_slot = join(number, first);
             offset = (first + order.pages()) % CLUSTER_SLOTS;
             taken += 1;
         }
         if taken > 0 {
-            locked.state.add(taken * order.pages());
             let full = locked.state.is_full();
             locked.state.set_owned(!full);
             self.settle(&mut locked);
@@ -434,7 +433,7 @@ impl Slots {
         }
         let mut locked = self.lock(number);
         let state = locked.state;
-        let lent = || state.is_lent() && order == Order::PAGE && locked.room() == Room::None;
+        let lent = || state.is_lent() && order == Order::PAGE && state.runs() == 0;
         if state.is_nobodys() || state.order() != order && !lent() {
             return None; // it was emptied, and is nobody's or serves another order now
         }
@@ -522,17 +521,16 @@ impl Slots {
     #[inline]
     fn take(&self, locked: &mut Locked<'_>, order: Order, first: usize, cpu: &Cpu) -> SlotId {
         let number = locked.number;
-        locked.taken().set(first, order.pages());
-        let state = &mut locked.state;
-        if state.count() == 0 {
-            state.begin(order, self.discards);
+        if locked.state.count() == 0 {
+            locked.state.begin(order, self.discards);
         }
-        state.add(order.pages());
-        let full = state.is_full();
-        if state.order() == order {
-            state.set_owned(!full);
+        locked.taken().set(first, order.pages());
+        locked.was_taken(first, order.pages());
+        let full = locked.state.is_full();
+        if locked.state.order() == order {
+            locked.state.set_owned(!full);
         } else {
-            state.set_lent();
+            locked.state.set_lent();
         }
         self.settle(locked);
         // At the end of a cluster the search goes on at its beginning.
@@ -555,7 +553,7 @@ impl Slots {
         }
         let mut locked = self.lock(run.cluster);
         run.free_in(locked.taken())?;
-        locked.state.sub(pages);
+        locked.was_freed(run.offset, pages);
         self.settle(&mut locked);
         Ok(())
     }
@@ -572,7 +570,9 @@ impl Slots {
             for slot in group {
                 let run = Run { cluster: locked.number, offset: split(*slot).1, pages: 1 };
                 let result = run.free_in(locked.taken());
-                locked.state.sub(usize::from(result.is_ok()));
+                if result.is_ok() {
+                    locked.was_freed(run.offset, 1);
+                }
                 first_error = first_error.and(result);
             }
             self.settle(&mut locked);
@@ -620,16 +620,17 @@ impl Slots {
     /// Puts a cluster into the sets where it belongs now.
     #[inline]
     fn settle(&self, locked: &mut Locked<'_>) {
-        let place = locked.place();
-        if !locked.state.is_at(place) {
-            self.change(locked, place);
+        if !locked.state.is_settled() {
+            locked.state = self.change(locked.number, locked.state);
         }
     }
 
-    /// Takes a cluster out of the sets where it was and puts it where it is now.
+    /// Takes a cluster, whose lock is held, out of the sets where it was and puts it where it belongs. The
+    /// state that says so.
+    // By value, so that a guard stays in registers.
     #[cold]
-    fn change(&self, locked: &mut Locked<'_>, is: Place) {
-        let (number, was) = (locked.number, locked.state.place());
+    fn change(&self, number: u32, mut state: State) -> State {
+        let (was, is) = (state.place(), state.due());
         for (was, is) in was.sets().into_iter().zip(is.sets()).filter(|(was, is)| was != is) {
             is.into_iter().for_each(|set| self.marks.insert(set, number));
             was.into_iter().for_each(|set| self.marks.remove(set, number));
@@ -637,7 +638,9 @@ impl Slots {
         if was == Place::Free && self.touched.load(Ordering::Relaxed) <= number {
             self.touched.fetch_max(number + 1, Ordering::Relaxed);
         }
-        locked.moved(is);
+        self.clusters[number as usize].count_move();
+        state.settle();
+        state
     }
 
     /// Compares every table with every other and panics at the first difference. For tests and
@@ -652,7 +655,9 @@ impl Slots {
             let (number, state) = (locked.number, locked.state);
             let count = state.count();
             assert_eq!(locked.taken().count(), count, "cluster {number} miscounts");
-            assert_eq!(state.place(), locked.place(), "cluster {number} is marked wrongly");
+            let runs = || locked.taken().free_runs(state.order());
+            assert!(state.is_nobodys() || state.runs() == runs(), "cluster {number}: {state:?}");
+            assert_eq!(state.place(), state.due(), "cluster {number} is marked wrongly");
             let expected = state.place().sets();
             for set in Set::all() {
                 let (has, member) = (self.marks.has(set, number), expected.contains(&Some(set)));
