@@ -1,8 +1,8 @@
 //! A cluster: its bits, and one word that is its state and its lock at once.
 //!
 //! ```text
-//!   63          45 44   35   34    33     32   31   24 23   16 15    0
-//!   [   unused   ][ runs ][stale][lent][owned][ place ][ order ][ count ]
+//!   63   54 53  44 43       35   34    33     32   31   24 23   16 15    0
+//!   [ runs ][limit][ unused  ][stale][lent][owned][ place ][ order ][ count ]
 //!
 //!   state ── taken out: one swap ──► HELD ── put back: one store ──► state
 //! ```
@@ -57,9 +57,14 @@ const OWNED: Field = Field { shift: 32, mask: 1 };
 const LENT: Field = Field { shift: 33, mask: 1 };
 /// The device holds what was stored in it before and is to be told.
 const STALE: Field = Field { shift: 34, mask: 1 };
+/// With so many free runs, or more, it belongs in other sets.
+const LIMIT: Field = Field { shift: 44, mask: 0x3ff };
 /// Free runs of its order, so that nobody counts bits to learn where it belongs. Means as much as the
-/// order.
-const RUNS: Field = Field { shift: 35, mask: 0x3ff };
+/// order. At the top, where it takes no mask.
+const RUNS: Field = Field { shift: 54, mask: 0x3ff };
+
+/// A limit that no cluster comes to.
+const NO_LIMIT: u64 = LIMIT.mask;
 
 /// The sets that a cluster is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,31 +146,37 @@ impl Locked<'_> {
         &self.cluster.taken
     }
 
-    /// The slots `first..first + pages` of it were just taken.
+    /// Takes an aligned free run of its own order, the first at `from` or later, if there is one.
     #[inline]
-    pub(crate) fn was_taken(&mut self, first: usize, pages: usize) {
+    pub(crate) fn take_run(&mut self, order: Order, from: usize) -> Option<usize> {
+        debug_assert!(self.state.serves(order), "a run of another order: {:?}", self.state);
+        let first = self.taken().take_run(order, from)?;
+        self.state.run_taken(order.pages());
+        Some(first)
+    }
+
+    /// Takes the slots `first..first + pages`, all of which are free.
+    pub(crate) fn take(&mut self, first: usize, pages: usize) {
+        self.taken().set(first, pages);
         if self.state.is_run(first, pages) {
-            self.state.0 = self.state.0 + pages as u64 - RUNS.one();
+            self.state.run_taken(pages);
         } else {
             self.state.set(COUNT, (self.state.count() + pages) as u64);
-            self.recount();
+            self.state.recount(&self.cluster.taken);
         }
     }
 
-    /// The slots `first..first + pages` of it, all of which were taken, were just freed.
+    /// Frees the slots `first..first + pages`, or none of them: then the first that is free. It may belong
+    /// in other sets then, where [`State::may_move`] says so.
     #[inline]
-    pub(crate) fn was_freed(&mut self, first: usize, pages: usize) {
+    pub(crate) fn free(&mut self, first: usize, pages: usize) -> Result<(), usize> {
+        self.taken().clear(first, pages)?;
         if self.state.is_run(first, pages) {
-            self.state.0 = self.state.0 - pages as u64 + RUNS.one();
+            self.state.run_freed(pages);
         } else {
-            self.state.set(COUNT, (self.state.count() - pages) as u64);
-            self.recount();
+            self.state = self.state.part_freed(pages, self.taken());
         }
-    }
-
-    /// Counts the free runs of its order, where they did not change by one.
-    fn recount(&mut self) {
-        self.state.set(RUNS, self.taken().free_runs(self.state.order()) as u64);
+        Ok(())
     }
 
     /// An aligned free run, the first at `from` or later if there is one.
@@ -207,15 +218,48 @@ impl State {
         self.count() == CLUSTER_SLOTS
     }
 
-    #[inline]
     pub(crate) fn order(self) -> Order {
         Order::new(self.get(ORDER) as u8).expect("it was set to an order")
+    }
+
+    /// Whether [`State::order`] is this one.
+    #[inline]
+    pub(crate) fn serves(self, order: Order) -> bool {
+        self.get(ORDER) == u64::from(order.get())
     }
 
     /// Free runs of its order.
     #[inline]
     pub(crate) fn runs(self) -> usize {
         self.get(RUNS) as usize
+    }
+
+    /// A run that it serves was taken.
+    #[inline]
+    fn run_taken(&mut self, pages: usize) {
+        self.0 = self.0 + pages as u64 - RUNS.one();
+    }
+
+    /// A run that it serves was freed.
+    #[inline]
+    fn run_freed(&mut self, pages: usize) {
+        self.0 = self.0 - pages as u64 + RUNS.one();
+    }
+
+    /// So many slots that are not one of its runs were freed. The runs do not tell any more whether it may
+    /// move, so it may.
+    // By value, so that a guard stays in registers.
+    #[cold]
+    fn part_freed(mut self, pages: usize, taken: &Bitmap) -> Self {
+        self.set(COUNT, (self.count() - pages) as u64);
+        self.recount(taken);
+        self.set(LIMIT, 0);
+        self
+    }
+
+    /// Counts the free runs of its order, where they did not change by one.
+    fn recount(&mut self, taken: &Bitmap) {
+        self.set(RUNS, taken.free_runs(self.order()) as u64);
     }
 
     /// Whether these slots are one of the runs that it serves.
@@ -240,36 +284,63 @@ impl State {
 
     /// The sets that it belongs to.
     pub(crate) fn due(self) -> Place {
-        Place::of_code(self.due_code())
+        match self.count() {
+            0 if !self.is_owned() && self.is_stale() => Place::Emptied,
+            0 if !self.is_owned() => Place::Free,
+            CLUSTER_SLOTS => Place::Full,
+            _ => Place::Partly { order: self.order(), room: self.room() },
+        }
     }
 
-    /// Whether it is where it belongs.
-    #[inline]
-    pub(crate) fn is_settled(self) -> bool {
-        self.get(PLACE) == u64::from(self.due_code())
+    fn room(self) -> Room {
+        match self.runs() {
+            0 => Room::None,
+            runs if self.is_owned() || runs < self.enough() => Room::Spare,
+            _ => Room::Enough,
+        }
+    }
+
+    /// Free runs with which it is roomy.
+    fn enough(self) -> usize {
+        ((CLUSTER_SLOTS / ROOMY) >> self.order().get()).max(1)
+    }
+
+    /// The free runs with which it no longer belongs where it does now.
+    pub(crate) fn limit(self) -> usize {
+        match self.due() {
+            Place::Free | Place::Emptied => NO_LIMIT as usize,
+            _ if self.runs() == 0 => 1,
+            _ if self.is_owned() => NO_LIMIT as usize,
+            _ if self.runs() < self.enough() => self.enough(),
+            _ => CLUSTER_SLOTS >> self.order().get(),
+        }
+    }
+
+    /// Whether [`State::limit`] is noted as this.
+    pub(crate) fn has_limit(self, limit: usize) -> bool {
+        self.get(LIMIT) == limit as u64
     }
 
     /// It is where it belongs now.
     pub(crate) fn settle(&mut self) {
-        self.set(PLACE, self.due_code().into());
+        self.set(PLACE, self.due().code().into());
+        self.set(LIMIT, self.limit() as u64);
     }
 
-    /// The code of [`Self::due`]. What differs from one call to the next is computed, not branched on: of
-    /// the clusters that are freed in some have room enough and some not, which nothing predicts.
+    /// Whether it may belong elsewhere, after runs of it were freed and none was taken. One comparison in
+    /// place of [`State::due`]: of the clusters that are freed in some have room enough and some not, and
+    /// which of them is next nothing predicts.
     #[inline]
-    fn due_code(self) -> u8 {
-        match self.count() {
-            0 if !self.is_owned() && self.is_stale() => Place::Emptied.code(),
-            0 if !self.is_owned() => Place::Free.code(),
-            CLUSTER_SLOTS => Place::Full.code(),
-            _ => {
-                let order = self.get(ORDER) as u8;
-                let enough = ((CLUSTER_SLOTS / ROOMY) >> order).max(1);
-                let has_run = u8::from(self.runs() > 0);
-                let has_enough = u8::from((self.runs() >= enough) & !self.is_owned());
-                PARTLY + ((has_run + has_enough) << 4) + order
-            }
-        }
+    pub(crate) fn may_move(self) -> bool {
+        self.get(RUNS) >= self.get(LIMIT)
+    }
+
+    /// Whether a CPU has it for folios of this order, and it stays where it is when a run of them is taken.
+    #[inline]
+    pub(crate) fn has_next(self, order: Order) -> bool {
+        let fields = ORDER.mask << ORDER.shift | OWNED.mask << OWNED.shift;
+        let current = u64::from(order.get()) << ORDER.shift | OWNED.one();
+        self.0 & fields == current && self.get(RUNS) > 1
     }
 
     /// [`State::place`] is this one.
@@ -319,6 +390,7 @@ impl fmt::Debug for State {
         f.debug_struct("State")
             .field("count", &self.count())
             .field("runs", &self.runs())
+            .field("limit", &self.get(LIMIT))
             .field("order", &self.order())
             .field("place", &self.place())
             .field("owned", &self.is_owned())
@@ -384,23 +456,6 @@ mod tests {
         (0..=Order::MAX.get()).prop_map(|n| Order::new(n).unwrap())
     }
 
-    /// Where a cluster belongs, said plainly.
-    fn plain_place(state: State) -> Place {
-        let enough = (CLUSTER_SLOTS / state.order().pages()).div_ceil(ROOMY);
-        let room = match state.runs() {
-            0 => Room::None,
-            runs if runs >= enough && !state.is_owned() => Room::Enough,
-            _ => Room::Spare,
-        };
-        match state.count() {
-            0 if state.is_owned() => Place::Partly { order: state.order(), room },
-            0 if state.is_stale() => Place::Emptied,
-            0 => Place::Free,
-            CLUSTER_SLOTS => Place::Full,
-            _ => Place::Partly { order: state.order(), room },
-        }
-    }
-
     #[test]
     fn each_place_has_a_code_of_its_own() {
         let orders = (0..=Order::MAX.get()).filter_map(Order::new);
@@ -409,6 +464,43 @@ mod tests {
         });
         for place in [Place::Free, Place::Emptied, Place::Full].into_iter().chain(partly) {
             assert_eq!(Place::of_code(place.code()), place);
+        }
+    }
+
+    /// The two shortcuts against what they stand for: the limit, while runs are freed, and the next run,
+    /// while they are taken.
+    #[test]
+    fn a_cluster_moves_when_it_belongs_elsewhere_and_only_then() {
+        let orders = (0..=Order::MAX.get()).filter_map(Order::new);
+        for (order, owned) in orders.flat_map(|order| [(order, false), (order, true)]) {
+            let cluster = Cluster::free();
+            let mut locked = cluster.try_lock(7).unwrap();
+            locked.state.begin(order, false);
+            locked.state.set_owned(owned);
+            locked.state.settle();
+            let runs = CLUSTER_SLOTS / order.pages();
+            assert_eq!(locked.state.runs(), runs);
+            for run in 0..runs {
+                let stays = locked.state.has_next(order);
+                assert_eq!(stays, owned && run + 1 < runs);
+                assert_eq!(locked.take_run(order, run * order.pages()), Some(run * order.pages()));
+                let state = locked.state;
+                assert!(
+                    !stays || state.is_at(state.due()) && state.has_limit(state.limit()),
+                    "{state:?}"
+                );
+                locked.state.settle();
+            }
+            assert!(locked.state.is_full() && locked.take_run(order, 0).is_none());
+            for run in 0..runs {
+                assert_eq!(locked.free(run * order.pages(), order.pages()), Ok(()));
+                let state = locked.state;
+                assert_eq!(state.may_move(), !state.is_at(state.due()), "{state:?}");
+                if state.may_move() {
+                    locked.state.settle();
+                }
+            }
+            assert_eq!(locked.state.is_nobodys(), !owned);
         }
     }
 
@@ -428,13 +520,10 @@ mod tests {
             if lent {
                 locked.state.set_lent();
             }
-            for slot in 0..count {
-                locked.taken().set(slot, 1);
-                locked.was_taken(slot, 1);
-            }
+            (0..count).for_each(|slot| locked.take(slot, 1));
             for slot in 0..less {
-                locked.taken().clear(slot, 1).unwrap();
-                locked.was_freed(slot, 1);
+                prop_assert_eq!(locked.free(slot, 1), Ok(()));
+                prop_assert_eq!(locked.free(slot, 1), Err(slot));
             }
             locked.state.settle();
             drop(locked);
@@ -445,11 +534,11 @@ mod tests {
             prop_assert_eq!(state.is_full(), count - less == CLUSTER_SLOTS);
             prop_assert_eq!(state.order(), order);
             prop_assert_eq!((state.is_owned(), state.is_lent(), state.is_stale()), (owned, lent, stale));
-            let place = plain_place(state);
-            prop_assert!(state.is_settled() && state.is_at(place));
-            prop_assert_eq!((state.place(), state.due()), (place, place));
+            let place = state.due();
+            prop_assert!(state.is_at(place) && state.has_limit(state.limit()));
+            prop_assert_eq!(state.place(), place);
             prop_assert_eq!(state.is_nobodys(), matches!(place, Place::Free | Place::Emptied));
-            prop_assert!(state.0 >> 45 == 0, "no state is the word of a lock that is held");
+            prop_assert!(state.0 >> 35 & 0x1ff == 0, "no state is the word of a lock that is held");
             state.set_told();
             prop_assert!(!state.is_stale() && state.is_lent() == lent && state.is_owned() == owned);
         }

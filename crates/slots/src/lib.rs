@@ -230,7 +230,12 @@ impl Run {
     /// Clears the bits of this run in its cluster's bitmap, or none of them.
     #[inline]
     fn free_in(self, taken: &Bitmap) -> Result<(), FreeError> {
-        let cleared = taken.clear(self.offset, self.pages);
+        self.freed(taken.clear(self.offset, self.pages))
+    }
+
+    /// What came of it, where a slot of the cluster that was not taken stood in the way.
+    #[inline]
+    fn freed(self, cleared: Result<(), usize>) -> Result<(), FreeError> {
         cleared.map_err(|free| FreeError::NotTaken { slot: join(self.cluster, free) })
     }
 }
@@ -272,6 +277,12 @@ fn split(slot: SlotId) -> (u32, usize) {
 #[inline]
 fn join(cluster: u32, offset: usize) -> SlotId {
     SlotId::new(cluster * CLUSTER_SLOTS as u32 + offset as u32)
+}
+
+/// The slot at which a search goes on that came to this place of a cluster: at its end, its beginning.
+#[inline]
+fn next_in(cluster: u32, end: usize) -> SlotId {
+    join(cluster, end % CLUSTER_SLOTS)
 }
 
 /// What a CPU remembers. Only notes: whoever follows one takes the cluster lock and looks.
@@ -356,11 +367,30 @@ impl Slots {
     #[inline]
     pub fn alloc(&self, order: Order, cpu: usize) -> Option<SlotId> {
         let cpu = &self.cpus[if cpu < self.cpus.len() { cpu } else { cpu % self.cpus.len() }];
+        self.alloc_next(order, cpu).or_else(|| self.alloc_not_next(order, cpu))
+    }
+
+    /// The next run in the current cluster, where nothing else has to be done for it.
+    #[inline]
+    fn alloc_next(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
+        let current = &cpu.current[usize::from(order.get())];
+        let (number, offset) = split(SlotId::new(current.load(Ordering::Relaxed)));
+        let mut locked = self.clusters.get(number as usize)?.lock(number, &self.waits);
+        if !locked.state.has_next(order) {
+            return None;
+        }
+        let first = locked.take_run(order, offset)?;
+        current.store(next_in(number, first + order.pages()).get(), Ordering::Relaxed);
+        Some(join(number, first))
+    }
+
+    /// A run in the current cluster if there is any, or else in another.
+    #[cold]
+    fn alloc_not_next(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
         self.alloc_in_current(order, cpu).or_else(|| self.alloc_elsewhere(order, cpu))
     }
 
     /// A run in another cluster than the current, which it makes the current one.
-    #[cold]
     fn alloc_elsewhere(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
         let enough = self.clusters.len().div_ceil(SCARCE);
         let scarce = !self.marks.have([Set::Free, Set::Emptied], enough, cpu.lane);
@@ -401,14 +431,13 @@ impl Slots {
             return 0;
         }
         let mut locked = self.lock(number);
-        if locked.state.is_nobodys() || locked.state.order() != order {
+        if locked.state.is_nobodys() || !locked.state.serves(order) {
             return 0;
         }
         let mut taken = 0;
         for first_slot in out {
-            let Some(first) = locked.find(order, offset) else { break };
-            locked.taken().set(first, order.pages());
-            locked.was_taken(first, order.pages());
+            let found = locked.take_run(order, offset).or_else(|| locked.take_run(order, 0));
+            let Some(first) = found else { break };
             *first_slot = join(number, first);
             offset = (first + order.pages()) % CLUSTER_SLOTS;
             taken += 1;
@@ -424,7 +453,6 @@ impl Slots {
     }
 
     /// A run in the current cluster, from where the last allocation stopped.
-    #[inline]
     fn alloc_in_current(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
         let current = &cpu.current[usize::from(order.get())];
         let (number, offset) = split(SlotId::new(current.load(Ordering::Relaxed)));
@@ -434,14 +462,14 @@ impl Slots {
         let mut locked = self.lock(number);
         let state = locked.state;
         let lent = || state.is_lent() && order == Order::PAGE && state.runs() == 0;
-        if state.is_nobodys() || state.order() != order && !lent() {
+        if state.is_nobodys() || !state.serves(order) && !lent() {
             return None; // it was emptied, and is nobody's or serves another order now
         }
         if let Some(first) = locked.find(order, offset) {
             return Some(self.take(&mut locked, order, first, cpu));
         }
         current.store(NO_CURRENT, Ordering::Relaxed);
-        if state.order() == order {
+        if state.serves(order) {
             locked.state.set_owned(false);
             self.settle(&mut locked);
         }
@@ -518,23 +546,20 @@ impl Slots {
     /// Takes the run at `first` of a cluster, which is free, and goes on behind it next time.
     // By reference: a guard that is moved is written to the stack in pieces and read back whole, and that
     // costs as much as its lock.
-    #[inline]
     fn take(&self, locked: &mut Locked<'_>, order: Order, first: usize, cpu: &Cpu) -> SlotId {
         let number = locked.number;
         if locked.state.count() == 0 {
             locked.state.begin(order, self.discards);
         }
-        locked.taken().set(first, order.pages());
-        locked.was_taken(first, order.pages());
+        locked.take(first, order.pages());
         let full = locked.state.is_full();
-        if locked.state.order() == order {
+        if locked.state.serves(order) {
             locked.state.set_owned(!full);
         } else {
             locked.state.set_lent();
         }
         self.settle(locked);
-        // At the end of a cluster the search goes on at its beginning.
-        let next = join(number, (first + order.pages()) % CLUSTER_SLOTS).get();
+        let next = next_in(number, first + order.pages()).get();
         let next = if full { NO_CURRENT } else { next };
         cpu.current[usize::from(order.get())].store(next, Ordering::Relaxed);
         join(number, first)
@@ -552,9 +577,10 @@ impl Slots {
             return Ok(());
         }
         let mut locked = self.lock(run.cluster);
-        run.free_in(locked.taken())?;
-        locked.was_freed(run.offset, pages);
-        self.settle(&mut locked);
+        run.freed(locked.free(run.offset, pages))?;
+        if locked.state.may_move() {
+            self.settle(&mut locked);
+        }
         Ok(())
     }
 
@@ -569,13 +595,12 @@ impl Slots {
             let mut first_error = Ok(());
             for slot in group {
                 let run = Run { cluster: locked.number, offset: split(*slot).1, pages: 1 };
-                let result = run.free_in(locked.taken());
-                if result.is_ok() {
-                    locked.was_freed(run.offset, 1);
-                }
+                let result = run.freed(locked.free(run.offset, 1));
                 first_error = first_error.and(result);
             }
-            self.settle(&mut locked);
+            if locked.state.may_move() {
+                self.settle(&mut locked);
+            }
             first_error
         })
     }
@@ -620,17 +645,19 @@ impl Slots {
     /// Puts a cluster into the sets where it belongs now.
     #[inline]
     fn settle(&self, locked: &mut Locked<'_>) {
-        if !locked.state.is_settled() {
-            locked.state = self.change(locked.number, locked.state);
-        }
+        locked.state = self.settled(locked.number, locked.state);
     }
 
-    /// Takes a cluster, whose lock is held, out of the sets where it was and puts it where it belongs. The
-    /// state that says so.
+    /// Puts a cluster, whose lock is held, into the sets where it belongs now, and out of those where it
+    /// was. The state that says so.
     // By value, so that a guard stays in registers.
-    #[cold]
-    fn change(&self, number: u32, mut state: State) -> State {
+    #[inline(never)]
+    fn settled(&self, number: u32, mut state: State) -> State {
         let (was, is) = (state.place(), state.due());
+        state.settle();
+        if was == is {
+            return state;
+        }
         for (was, is) in was.sets().into_iter().zip(is.sets()).filter(|(was, is)| was != is) {
             is.into_iter().for_each(|set| self.marks.insert(set, number));
             was.into_iter().for_each(|set| self.marks.remove(set, number));
@@ -639,7 +666,6 @@ impl Slots {
             self.touched.fetch_max(number + 1, Ordering::Relaxed);
         }
         self.clusters[number as usize].count_move();
-        state.settle();
         state
     }
 
@@ -658,6 +684,11 @@ impl Slots {
             let runs = || locked.taken().free_runs(state.order());
             assert!(state.is_nobodys() || state.runs() == runs(), "cluster {number}: {state:?}");
             assert_eq!(state.place(), state.due(), "cluster {number} is marked wrongly");
+            let limit = state.limit();
+            assert!(
+                state.is_nobodys() || state.has_limit(limit),
+                "cluster {number}: {state:?}, {limit}"
+            );
             let expected = state.place().sets();
             for set in Set::all() {
                 let (has, member) = (self.marks.has(set, number), expected.contains(&Some(set)));

@@ -105,6 +105,7 @@ impl Allocator for OneLock {
         self.device.lock().clusters.iter().map(|cluster| cluster.count).sum()
     }
 
+    #[inline]
     fn alloc(&self, order: Order, _cpu: usize) -> Option<SlotId> {
         let mut device = self.lock();
         let first = device
@@ -114,6 +115,7 @@ impl Allocator for OneLock {
         Some(first)
     }
 
+    #[inline]
     fn free(&self, first: SlotId, pages: usize) -> Result<(), FreeError> {
         let mut device = self.lock();
         let run = Run::new(first, pages, device.capacity())?;
