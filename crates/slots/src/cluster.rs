@@ -321,10 +321,13 @@ impl State {
         self.get(LIMIT) == limit as u64
     }
 
-    /// It is where it belongs now.
-    pub(crate) fn settle(&mut self) {
-        self.set(PLACE, self.due().code().into());
+    /// It is where it belongs now: there.
+    #[inline]
+    pub(crate) fn settle(&mut self) -> Place {
+        let due = self.due();
+        self.set(PLACE, due.code().into());
         self.set(LIMIT, self.limit() as u64);
+        due
     }
 
     /// Whether it may belong elsewhere, after runs of it were freed and none was taken. One comparison in

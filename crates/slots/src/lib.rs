@@ -653,15 +653,12 @@ impl Slots {
     // By value, so that a guard stays in registers.
     #[inline(never)]
     fn settled(&self, number: u32, mut state: State) -> State {
-        let (was, is) = (state.place(), state.due());
-        state.settle();
+        let was = state.place();
+        let is = state.settle();
         if was == is {
             return state;
         }
-        for (was, is) in was.sets().into_iter().zip(is.sets()).filter(|(was, is)| was != is) {
-            is.into_iter().for_each(|set| self.marks.insert(set, number));
-            was.into_iter().for_each(|set| self.marks.remove(set, number));
-        }
+        self.marks.change(number, was.sets(), is.sets());
         if was == Place::Free && self.touched.load(Ordering::Relaxed) <= number {
             self.touched.fetch_max(number + 1, Ordering::Relaxed);
         }
