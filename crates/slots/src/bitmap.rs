@@ -58,24 +58,14 @@ impl Bitmap {
     pub(crate) fn free_run(&self, order: Order, from: usize) -> Option<usize> {
         debug_assert!(from.is_multiple_of(order.pages()) && from < CLUSTER_SLOTS);
         if order.get() > WORD_ORDER {
-            self.free_words(order, from)
-        } else {
-            self.free_bits(order, from)
+            return self.free_words(order, from);
         }
-    }
-
-    /// [`Self::free_run`] for runs that lie inside one word.
-    #[inline]
-    fn free_bits(&self, order: Order, from: usize) -> Option<usize> {
         let mut below = !(u64::MAX << (from % BITS));
-        for index in from / BITS..WORDS {
+        (from / BITS..WORDS).find_map(|index| {
             let starts = run_starts(self.word(index), order) & !below;
-            if starts != 0 {
-                return Some(index * BITS + starts.trailing_zeros() as usize);
-            }
             below = 0;
-        }
-        None
+            (starts != 0).then(|| index * BITS + starts.trailing_zeros() as usize)
+        })
     }
 
     /// [`Self::free_run`] for runs of whole words.
@@ -90,6 +80,30 @@ impl Bitmap {
     /// Whether nothing of these words is taken.
     fn are_free(&self, first: usize, words: usize) -> bool {
         (first..first + words).all(|index| self.word(index) == 0)
+    }
+
+    /// Takes the run that [`Self::free_run`] finds.
+    #[inline]
+    pub(crate) fn take_run(&self, order: Order, from: usize) -> Option<usize> {
+        // Most often the next is in the word of the last.
+        if order.get() <= WORD_ORDER {
+            let (index, word) = (from / BITS, self.word(from / BITS));
+            let starts = run_starts(word, order) & (u64::MAX << (from % BITS));
+            if starts != 0 {
+                let bit = starts.trailing_zeros() as usize;
+                self.set_word(index, word | RUN[usize::from(order.get())] << bit);
+                return Some(index * BITS + bit);
+            }
+        }
+        self.take_run_further(order, from)
+    }
+
+    /// [`Self::take_run`], wherever it is.
+    #[inline(never)]
+    fn take_run_further(&self, order: Order, from: usize) -> Option<usize> {
+        let first = self.free_run(order, from)?;
+        self.set(first, order.pages());
+        Some(first)
     }
 
     /// How many aligned runs of `order` are free.
@@ -121,8 +135,15 @@ impl Bitmap {
     #[inline]
     pub(crate) fn set(&self, first: usize, len: usize) {
         if let Some((index, mask)) = in_word(first, len) {
-            return self.set_in_word(index, mask);
+            self.set_in_word(index, mask);
+        } else {
+            self.set_words(first, len);
         }
+    }
+
+    /// [`Self::set`] for slots in several words.
+    #[inline(never)]
+    fn set_words(&self, first: usize, len: usize) {
         each_word(first, len).for_each(|(index, mask)| self.set_in_word(index, mask));
     }
 
@@ -145,6 +166,12 @@ impl Bitmap {
             self.set_word(index, word & !mask);
             return Ok(());
         }
+        self.clear_words(first, len)
+    }
+
+    /// [`Self::clear`] for slots in several words.
+    #[inline(never)]
+    fn clear_words(&self, first: usize, len: usize) -> Result<(), usize> {
         if let Some(free) = self.first_free(first, len) {
             return Err(free);
         }
@@ -156,6 +183,7 @@ impl Bitmap {
 }
 
 /// The bits of `word` at which an aligned run of `order` is free; `order` is at most 6.
+#[inline]
 fn run_starts(word: u64, order: Order) -> u64 {
     // After step k a bit says whether any of the 2^(k+1) slots from it on is taken.
     let taken = (0..order.get()).fold(word, |taken, k| taken | taken >> (1_u32 << k));
@@ -172,6 +200,10 @@ const ALIGNED: [u64; WORD_ORDER as usize + 1] = [
     0x0000_0001_0000_0001,
     1,
 ];
+
+/// For each order up to 6, the bits of the run that starts at bit 0.
+const RUN: [u64; WORD_ORDER as usize + 1] =
+    [0x1, 0x3, 0xf, 0xff, 0xffff, 0xffff_ffff, 0xffff_ffff_ffff_ffff];
 
 /// The word that `first..first + len` lies in, and its bits there, unless it is empty or lies in
 /// several: all but the largest folios lie in one.
@@ -235,6 +267,11 @@ mod tests {
             prop_assert_eq!(taken(&bits).free_run(order, from), plain_free_run(&bits, order, from));
             let runs = bits.chunks(order.pages()).filter(|run| !run.contains(&true)).count();
             prop_assert_eq!(taken(&bits).free_runs(order), runs);
+            let (with_run, expected) = (taken(&bits), taken(&bits));
+            let first = with_run.take_run(order, from);
+            prop_assert_eq!(first, expected.free_run(order, from));
+            first.into_iter().for_each(|first| expected.set(first, order.pages()));
+            prop_assert_eq!(words(&with_run), words(&expected));
         }
 
         #[test]

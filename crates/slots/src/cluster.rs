@@ -1,8 +1,8 @@
 //! A cluster: its bits, and one word that is its state and its lock at once.
 //!
 //! ```text
-//!   63          35   34    33     32   31   24 23   16 15    0
-//!   [   unused   ][stale][lent][owned][ place ][ order ][ count ]
+//!   63   54 53  44 43       35   34    33     32   31   24 23   16 15    0
+//!   [ runs ][limit][ unused  ][stale][lent][owned][ place ][ order ][ count ]
 //!
 //!   state ── taken out: one swap ──► HELD ── put back: one store ──► state
 //! ```
@@ -57,6 +57,14 @@ const OWNED: Field = Field { shift: 32, mask: 1 };
 const LENT: Field = Field { shift: 33, mask: 1 };
 /// The device holds what was stored in it before and is to be told.
 const STALE: Field = Field { shift: 34, mask: 1 };
+/// With so many free runs, or more, it belongs in other sets.
+const LIMIT: Field = Field { shift: 44, mask: 0x3ff };
+/// Free runs of its order, so that nobody counts bits to learn where it belongs. Means as much as the
+/// order. At the top, where it takes no mask.
+const RUNS: Field = Field { shift: 54, mask: 0x3ff };
+
+/// A limit that no cluster comes to.
+const NO_LIMIT: u64 = LIMIT.mask;
 
 /// The sets that a cluster is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,6 +120,12 @@ impl Cluster {
         Some(Locked { number, state: State(word), cluster: self })
     }
 
+    /// Counts a change of its place. Nobody else writes the figure while the lock is held.
+    pub(crate) fn count_move(&self) {
+        let moves = self.moves.load(Ordering::Relaxed);
+        self.moves.store(moves.wrapping_add(1), Ordering::Relaxed);
+    }
+
     /// How often it changed its place since the start.
     pub(crate) fn moves(&self) -> u64 {
         self.moves.load(Ordering::Relaxed).into()
@@ -132,48 +146,50 @@ impl Locked<'_> {
         &self.cluster.taken
     }
 
-    /// The place that the contents ask for.
+    /// Takes an aligned free run of its own order, the first at `from` or later, if there is one.
     #[inline]
-    pub(crate) fn place(&self) -> Place {
-        match self.state.count() {
-            0 if !self.state.is_owned() && self.state.is_stale() => Place::Emptied,
-            0 if !self.state.is_owned() => Place::Free,
-            CLUSTER_SLOTS => Place::Full,
-            _ => Place::Partly { order: self.state.order(), room: self.room() },
+    pub(crate) fn take_run(&mut self, order: Order, from: usize) -> Option<usize> {
+        debug_assert!(self.state.serves(order), "a run of another order: {:?}", self.state);
+        let first = self.taken().take_run(order, from)?;
+        self.state.run_taken(order.pages());
+        Some(first)
+    }
+
+    /// Takes the slots `first..first + pages`, all of which are free.
+    pub(crate) fn take(&mut self, first: usize, pages: usize) {
+        self.taken().set(first, pages);
+        if self.state.is_run(first, pages) {
+            self.state.run_taken(pages);
+        } else {
+            self.state.set(COUNT, (self.state.count() + pages) as u64);
+            self.state.recount(&self.cluster.taken);
         }
     }
 
-    /// Notes that the cluster is in these sets now.
-    pub(crate) fn moved(&mut self, place: Place) {
-        self.state.set(PLACE, place.code().into());
-        // Nobody else writes it while the lock is held.
-        let moves = self.cluster.moves.load(Ordering::Relaxed);
-        self.cluster.moves.store(moves.wrapping_add(1), Ordering::Relaxed);
-    }
-
+    /// Frees the slots `first..first + pages`, or none of them: then the first that is free. It may belong
+    /// in other sets then, where [`State::may_move`] says so.
     #[inline]
-    pub(crate) fn room(&self) -> Room {
-        match self.state.order() {
-            Order::PAGE => self.room_for(Order::PAGE, CLUSTER_SLOTS - self.state.count()),
-            order => self.room_for(order, self.taken().free_runs(order)),
+    pub(crate) fn free(&mut self, first: usize, pages: usize) -> Result<(), usize> {
+        self.taken().clear(first, pages)?;
+        if self.state.is_run(first, pages) {
+            self.state.run_freed(pages);
+        } else {
+            self.state = self.state.part_freed(pages, self.taken());
         }
-    }
-
-    /// What so many free runs of its order make.
-    #[inline]
-    fn room_for(&self, order: Order, runs: usize) -> Room {
-        let enough = ((CLUSTER_SLOTS / ROOMY) >> order.get()).max(1);
-        match runs {
-            0 => Room::None,
-            _ if self.state.is_owned() || runs < enough => Room::Spare,
-            _ => Room::Enough,
-        }
+        Ok(())
     }
 
     /// An aligned free run, the first at `from` or later if there is one.
     #[inline]
     pub(crate) fn find(&self, order: Order, from: usize) -> Option<usize> {
         self.taken().free_run(order, from).or_else(|| self.taken().free_run(order, 0))
+    }
+}
+
+impl Field {
+    /// What a field that is one larger adds to the word.
+    const fn one(self) -> u64 {
+        1 << self.shift
     }
 }
 
@@ -197,38 +213,137 @@ impl State {
         self.get(COUNT) as usize
     }
 
-    /// So many more slots are taken.
-    #[inline]
-    pub(crate) fn add(&mut self, slots: usize) {
-        self.set(COUNT, (self.count() + slots) as u64);
-    }
-
-    /// So many of the slots that were taken are free.
-    #[inline]
-    pub(crate) fn sub(&mut self, slots: usize) {
-        self.set(COUNT, (self.count() - slots) as u64);
-    }
-
     #[inline]
     pub(crate) fn is_full(self) -> bool {
         self.count() == CLUSTER_SLOTS
     }
 
-    #[inline]
     pub(crate) fn order(self) -> Order {
         Order::new(self.get(ORDER) as u8).expect("it was set to an order")
     }
 
-    /// The first slots of a cluster are taken, for folios of this order.
+    /// Whether [`State::order`] is this one.
+    #[inline]
+    pub(crate) fn serves(self, order: Order) -> bool {
+        self.get(ORDER) == u64::from(order.get())
+    }
+
+    /// Free runs of its order.
+    #[inline]
+    pub(crate) fn runs(self) -> usize {
+        self.get(RUNS) as usize
+    }
+
+    /// A run that it serves was taken.
+    #[inline]
+    fn run_taken(&mut self, pages: usize) {
+        self.0 = self.0 + pages as u64 - RUNS.one();
+    }
+
+    /// A run that it serves was freed.
+    #[inline]
+    fn run_freed(&mut self, pages: usize) {
+        self.0 = self.0 - pages as u64 + RUNS.one();
+    }
+
+    /// So many slots that are not one of its runs were freed. The runs do not tell any more whether it may
+    /// move, so it may.
+    // By value, so that a guard stays in registers.
+    #[cold]
+    fn part_freed(mut self, pages: usize, taken: &Bitmap) -> Self {
+        self.set(COUNT, (self.count() - pages) as u64);
+        self.recount(taken);
+        self.set(LIMIT, 0);
+        self
+    }
+
+    /// Counts the free runs of its order, where they did not change by one.
+    fn recount(&mut self, taken: &Bitmap) {
+        self.set(RUNS, taken.free_runs(self.order()) as u64);
+    }
+
+    /// Whether these slots are one of the runs that it serves.
+    #[inline]
+    fn is_run(self, first: usize, pages: usize) -> bool {
+        pages as u64 == 1 << self.get(ORDER) && first & (pages - 1) == 0
+    }
+
+    /// The first slots of a cluster are about to be taken, for folios of this order.
     #[inline]
     pub(crate) fn begin(&mut self, order: Order, stale: bool) {
+        self.set(RUNS, (CLUSTER_SLOTS >> order.get()) as u64);
         self.set(ORDER, order.get().into());
         self.set(LENT, 0);
         self.set(STALE, stale.into());
     }
 
+    /// The sets that it is in.
     pub(crate) fn place(self) -> Place {
         Place::of_code(self.get(PLACE) as u8)
+    }
+
+    /// The sets that it belongs to.
+    pub(crate) fn due(self) -> Place {
+        match self.count() {
+            0 if !self.is_owned() && self.is_stale() => Place::Emptied,
+            0 if !self.is_owned() => Place::Free,
+            CLUSTER_SLOTS => Place::Full,
+            _ => Place::Partly { order: self.order(), room: self.room() },
+        }
+    }
+
+    fn room(self) -> Room {
+        match self.runs() {
+            0 => Room::None,
+            runs if self.is_owned() || runs < self.enough() => Room::Spare,
+            _ => Room::Enough,
+        }
+    }
+
+    /// Free runs with which it is roomy.
+    fn enough(self) -> usize {
+        ((CLUSTER_SLOTS / ROOMY) >> self.order().get()).max(1)
+    }
+
+    /// The free runs with which it no longer belongs where it does now.
+    pub(crate) fn limit(self) -> usize {
+        match self.due() {
+            Place::Free | Place::Emptied => NO_LIMIT as usize,
+            _ if self.runs() == 0 => 1,
+            _ if self.is_owned() => NO_LIMIT as usize,
+            _ if self.runs() < self.enough() => self.enough(),
+            _ => CLUSTER_SLOTS >> self.order().get(),
+        }
+    }
+
+    /// Whether [`State::limit`] is noted as this.
+    pub(crate) fn has_limit(self, limit: usize) -> bool {
+        self.get(LIMIT) == limit as u64
+    }
+
+    /// It is where it belongs now: there.
+    #[inline]
+    pub(crate) fn settle(&mut self) -> Place {
+        let due = self.due();
+        self.set(PLACE, due.code().into());
+        self.set(LIMIT, self.limit() as u64);
+        due
+    }
+
+    /// Whether it may belong elsewhere, after runs of it were freed and none was taken. One comparison in
+    /// place of [`State::due`]: of the clusters that are freed in some have room enough and some not, and
+    /// which of them is next nothing predicts.
+    #[inline]
+    pub(crate) fn may_move(self) -> bool {
+        self.get(RUNS) >= self.get(LIMIT)
+    }
+
+    /// Whether a CPU has it for folios of this order, and it stays where it is when a run of them is taken.
+    #[inline]
+    pub(crate) fn has_next(self, order: Order) -> bool {
+        let fields = ORDER.mask << ORDER.shift | OWNED.mask << OWNED.shift;
+        let current = u64::from(order.get()) << ORDER.shift | OWNED.one();
+        self.0 & fields == current && self.get(RUNS) > 1
     }
 
     /// [`State::place`] is this one.
@@ -237,7 +352,7 @@ impl State {
         self.get(PLACE) == u64::from(place.code())
     }
 
-    /// Nothing of it is taken and no CPU has it.
+    /// Whether nothing of it is taken and no CPU has it.
     #[inline]
     pub(crate) fn is_nobodys(self) -> bool {
         self.is_at(Place::Free) || self.is_at(Place::Emptied)
@@ -277,6 +392,8 @@ impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("State")
             .field("count", &self.count())
+            .field("runs", &self.runs())
+            .field("limit", &self.get(LIMIT))
             .field("order", &self.order())
             .field("place", &self.place())
             .field("owned", &self.is_owned())
@@ -285,6 +402,9 @@ impl fmt::Debug for State {
             .finish()
     }
 }
+
+/// The code of a place where there are free slots, but no run of order 0.
+const PARTLY: u8 = 0x30;
 
 impl Place {
     /// The sets that a cluster at this place is in. The first of two changes seldom.
@@ -311,9 +431,7 @@ impl Place {
             Self::Free => 0x00,
             Self::Emptied => 0x10,
             Self::Full => 0x20,
-            Self::Partly { order, room: Room::None } => 0x30 | order.get(),
-            Self::Partly { order, room: Room::Spare } => 0x40 | order.get(),
-            Self::Partly { order, room: Room::Enough } => 0x50 | order.get(),
+            Self::Partly { order, room } => PARTLY + ((room as u8) << 4) + order.get(),
         }
     }
 
@@ -341,47 +459,89 @@ mod tests {
         (0..=Order::MAX.get()).prop_map(|n| Order::new(n).unwrap())
     }
 
-    fn place() -> impl Strategy<Value = Place> {
-        let room = prop_oneof![Just(Room::None), Just(Room::Spare), Just(Room::Enough)];
-        prop_oneof![
-            Just(Place::Free),
-            Just(Place::Emptied),
-            Just(Place::Full),
-            (order(), room).prop_map(|(order, room)| Place::Partly { order, room }),
-        ]
+    #[test]
+    fn each_place_has_a_code_of_its_own() {
+        let orders = (0..=Order::MAX.get()).filter_map(Order::new);
+        let partly = orders.flat_map(|order| {
+            [Room::None, Room::Spare, Room::Enough].map(|room| Place::Partly { order, room })
+        });
+        for place in [Place::Free, Place::Emptied, Place::Full].into_iter().chain(partly) {
+            assert_eq!(Place::of_code(place.code()), place);
+        }
+    }
+
+    /// The two shortcuts against what they stand for: the limit, while runs are freed, and the next run,
+    /// while they are taken.
+    #[test]
+    fn a_cluster_moves_when_it_belongs_elsewhere_and_only_then() {
+        let orders = (0..=Order::MAX.get()).filter_map(Order::new);
+        for (order, owned) in orders.flat_map(|order| [(order, false), (order, true)]) {
+            let cluster = Cluster::free();
+            let mut locked = cluster.try_lock(7).unwrap();
+            locked.state.begin(order, false);
+            locked.state.set_owned(owned);
+            locked.state.settle();
+            let runs = CLUSTER_SLOTS / order.pages();
+            assert_eq!(locked.state.runs(), runs);
+            for run in 0..runs {
+                let stays = locked.state.has_next(order);
+                assert_eq!(stays, owned && run + 1 < runs);
+                assert_eq!(locked.take_run(order, run * order.pages()), Some(run * order.pages()));
+                let state = locked.state;
+                assert!(
+                    !stays || state.is_at(state.due()) && state.has_limit(state.limit()),
+                    "{state:?}"
+                );
+                locked.state.settle();
+            }
+            assert!(locked.state.is_full() && locked.take_run(order, 0).is_none());
+            for run in 0..runs {
+                assert_eq!(locked.free(run * order.pages(), order.pages()), Ok(()));
+                let state = locked.state;
+                assert_eq!(state.may_move(), !state.is_at(state.due()), "{state:?}");
+                if state.may_move() {
+                    locked.state.settle();
+                }
+            }
+            assert_eq!(locked.state.is_nobodys(), !owned);
+        }
     }
 
     proptest! {
         #[test]
-        fn the_fields_of_a_state_keep_apart(
+        fn a_state_says_what_the_cluster_holds_and_where_it_belongs(
             (count, less) in (0..=CLUSTER_SLOTS).prop_flat_map(|n| (Just(n), 0..=n)),
             order in order(),
-            place in place(),
             (owned, lent, stale) in any::<(bool, bool, bool)>(),
         ) {
             let cluster = Cluster::free();
             let mut locked = cluster.try_lock(7).unwrap();
             prop_assert!(cluster.try_lock(7).is_none());
-            let state = &mut locked.state;
-            state.add(count);
-            state.set_owned(!owned);
-            state.begin(order, stale);
-            state.set_owned(owned);
+            locked.state.set_owned(!owned);
+            locked.state.begin(order, stale);
+            locked.state.set_owned(owned);
             if lent {
-                state.set_lent();
+                locked.state.set_lent();
             }
-            state.sub(less);
-            locked.moved(place);
+            (0..count).for_each(|slot| locked.take(slot, 1));
+            for slot in 0..less {
+                prop_assert_eq!(locked.free(slot, 1), Ok(()));
+                prop_assert_eq!(locked.free(slot, 1), Err(slot));
+            }
+            locked.state.settle();
             drop(locked);
-            prop_assert_eq!(cluster.moves(), 1);
-            let mut state = cluster.try_lock(7).unwrap().state;
+            let locked = cluster.try_lock(7).unwrap();
+            let mut state = locked.state;
             prop_assert_eq!(state.count(), count - less);
+            prop_assert_eq!(state.runs(), locked.taken().free_runs(order));
             prop_assert_eq!(state.is_full(), count - less == CLUSTER_SLOTS);
-            prop_assert_eq!((state.order(), state.place()), (order, place));
+            prop_assert_eq!(state.order(), order);
             prop_assert_eq!((state.is_owned(), state.is_lent(), state.is_stale()), (owned, lent, stale));
-            prop_assert!(state.is_at(place) && (place == Place::Full || !state.is_at(Place::Full)));
+            let place = state.due();
+            prop_assert!(state.is_at(place) && state.has_limit(state.limit()));
+            prop_assert_eq!(state.place(), place);
             prop_assert_eq!(state.is_nobodys(), matches!(place, Place::Free | Place::Emptied));
-            prop_assert!(state.0 >> 35 == 0, "no state is the word of a lock that is held");
+            prop_assert!(state.0 >> 35 & 0x1ff == 0, "no state is the word of a lock that is held");
             state.set_told();
             prop_assert!(!state.is_stale() && state.is_lent() == lent && state.is_owned() == owned);
         }

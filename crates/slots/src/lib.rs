@@ -46,8 +46,7 @@
 //!
 //! Whenever no cluster lock is held:
 //! - the slots given out and not freed are exactly the bits that are set;
-//! - the place of a cluster is what `Locked::place` makes of its contents, and its marks are those of its
-//!   place;
+//! - the place of a cluster is what `State::due` makes of its state, and its marks are those of its place;
 //! - a cluster with a free slot is marked free or partly taken: nothing is lost to the search.
 //!
 //! Nothing here allocates after construction, waits, or calls the operating system except to wait
@@ -77,7 +76,7 @@ pub mod twins;
 
 use alloc::boxed::Box;
 use bitmap::{Bitmap, CLUSTER_SLOTS};
-use cluster::{Cluster, Locked, Place, Room};
+use cluster::{Cluster, Locked, Place, State};
 use core::fmt;
 use devices::Device;
 use marks::{Marks, Set};
@@ -231,7 +230,12 @@ impl Run {
     /// Clears the bits of this run in its cluster's bitmap, or none of them.
     #[inline]
     fn free_in(self, taken: &Bitmap) -> Result<(), FreeError> {
-        let cleared = taken.clear(self.offset, self.pages);
+        self.freed(taken.clear(self.offset, self.pages))
+    }
+
+    /// What came of it, where a slot of the cluster that was not taken stood in the way.
+    #[inline]
+    fn freed(self, cleared: Result<(), usize>) -> Result<(), FreeError> {
         cleared.map_err(|free| FreeError::NotTaken { slot: join(self.cluster, free) })
     }
 }
@@ -273,6 +277,12 @@ fn split(slot: SlotId) -> (u32, usize) {
 #[inline]
 fn join(cluster: u32, offset: usize) -> SlotId {
     SlotId::new(cluster * CLUSTER_SLOTS as u32 + offset as u32)
+}
+
+/// The slot at which a search goes on that came to this place of a cluster: at its end, its beginning.
+#[inline]
+fn next_in(cluster: u32, end: usize) -> SlotId {
+    join(cluster, end % CLUSTER_SLOTS)
 }
 
 /// What a CPU remembers. Only notes: whoever follows one takes the cluster lock and looks.
@@ -357,11 +367,30 @@ impl Slots {
     #[inline]
     pub fn alloc(&self, order: Order, cpu: usize) -> Option<SlotId> {
         let cpu = &self.cpus[if cpu < self.cpus.len() { cpu } else { cpu % self.cpus.len() }];
+        self.alloc_next(order, cpu).or_else(|| self.alloc_not_next(order, cpu))
+    }
+
+    /// The next run in the current cluster, where nothing else has to be done for it.
+    #[inline]
+    fn alloc_next(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
+        let current = &cpu.current[usize::from(order.get())];
+        let (number, offset) = split(SlotId::new(current.load(Ordering::Relaxed)));
+        let mut locked = self.clusters.get(number as usize)?.lock(number, &self.waits);
+        if !locked.state.has_next(order) {
+            return None;
+        }
+        let first = locked.take_run(order, offset)?;
+        current.store(next_in(number, first + order.pages()).get(), Ordering::Relaxed);
+        Some(join(number, first))
+    }
+
+    /// A run in the current cluster if there is any, or else in another.
+    #[cold]
+    fn alloc_not_next(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
         self.alloc_in_current(order, cpu).or_else(|| self.alloc_elsewhere(order, cpu))
     }
 
     /// A run in another cluster than the current, which it makes the current one.
-    #[cold]
     fn alloc_elsewhere(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
         let enough = self.clusters.len().div_ceil(SCARCE);
         let scarce = !self.marks.have([Set::Free, Set::Emptied], enough, cpu.lane);
@@ -402,19 +431,18 @@ impl Slots {
             return 0;
         }
         let mut locked = self.lock(number);
-        if locked.state.is_nobodys() || locked.state.order() != order {
+        if locked.state.is_nobodys() || !locked.state.serves(order) {
             return 0;
         }
         let mut taken = 0;
         for first_slot in out {
-            let Some(first) = locked.find(order, offset) else { break };
-            locked.taken().set(first, order.pages());
+            let found = locked.take_run(order, offset).or_else(|| locked.take_run(order, 0));
+            let Some(first) = found else { break };
             *first_slot = join(number, first);
             offset = (first + order.pages()) % CLUSTER_SLOTS;
             taken += 1;
         }
         if taken > 0 {
-            locked.state.add(taken * order.pages());
             let full = locked.state.is_full();
             locked.state.set_owned(!full);
             self.settle(&mut locked);
@@ -425,7 +453,6 @@ impl Slots {
     }
 
     /// A run in the current cluster, from where the last allocation stopped.
-    #[inline]
     fn alloc_in_current(&self, order: Order, cpu: &Cpu) -> Option<SlotId> {
         let current = &cpu.current[usize::from(order.get())];
         let (number, offset) = split(SlotId::new(current.load(Ordering::Relaxed)));
@@ -434,15 +461,15 @@ impl Slots {
         }
         let mut locked = self.lock(number);
         let state = locked.state;
-        let lent = || state.is_lent() && order == Order::PAGE && locked.room() == Room::None;
-        if state.is_nobodys() || state.order() != order && !lent() {
+        let lent = || state.is_lent() && order == Order::PAGE && state.runs() == 0;
+        if state.is_nobodys() || !state.serves(order) && !lent() {
             return None; // it was emptied, and is nobody's or serves another order now
         }
         if let Some(first) = locked.find(order, offset) {
             return Some(self.take(&mut locked, order, first, cpu));
         }
         current.store(NO_CURRENT, Ordering::Relaxed);
-        if state.order() == order {
+        if state.serves(order) {
             locked.state.set_owned(false);
             self.settle(&mut locked);
         }
@@ -519,24 +546,20 @@ impl Slots {
     /// Takes the run at `first` of a cluster, which is free, and goes on behind it next time.
     // By reference: a guard that is moved is written to the stack in pieces and read back whole, and that
     // costs as much as its lock.
-    #[inline]
     fn take(&self, locked: &mut Locked<'_>, order: Order, first: usize, cpu: &Cpu) -> SlotId {
         let number = locked.number;
-        locked.taken().set(first, order.pages());
-        let state = &mut locked.state;
-        if state.count() == 0 {
-            state.begin(order, self.discards);
+        if locked.state.count() == 0 {
+            locked.state.begin(order, self.discards);
         }
-        state.add(order.pages());
-        let full = state.is_full();
-        if state.order() == order {
-            state.set_owned(!full);
+        locked.take(first, order.pages());
+        let full = locked.state.is_full();
+        if locked.state.serves(order) {
+            locked.state.set_owned(!full);
         } else {
-            state.set_lent();
+            locked.state.set_lent();
         }
         self.settle(locked);
-        // At the end of a cluster the search goes on at its beginning.
-        let next = join(number, (first + order.pages()) % CLUSTER_SLOTS).get();
+        let next = next_in(number, first + order.pages()).get();
         let next = if full { NO_CURRENT } else { next };
         cpu.current[usize::from(order.get())].store(next, Ordering::Relaxed);
         join(number, first)
@@ -554,9 +577,10 @@ impl Slots {
             return Ok(());
         }
         let mut locked = self.lock(run.cluster);
-        run.free_in(locked.taken())?;
-        locked.state.sub(pages);
-        self.settle(&mut locked);
+        run.freed(locked.free(run.offset, pages))?;
+        if locked.state.may_move() {
+            self.settle(&mut locked);
+        }
         Ok(())
     }
 
@@ -571,11 +595,12 @@ impl Slots {
             let mut first_error = Ok(());
             for slot in group {
                 let run = Run { cluster: locked.number, offset: split(*slot).1, pages: 1 };
-                let result = run.free_in(locked.taken());
-                locked.state.sub(usize::from(result.is_ok()));
+                let result = run.freed(locked.free(run.offset, 1));
                 first_error = first_error.and(result);
             }
-            self.settle(&mut locked);
+            if locked.state.may_move() {
+                self.settle(&mut locked);
+            }
             first_error
         })
     }
@@ -620,24 +645,25 @@ impl Slots {
     /// Puts a cluster into the sets where it belongs now.
     #[inline]
     fn settle(&self, locked: &mut Locked<'_>) {
-        let place = locked.place();
-        if !locked.state.is_at(place) {
-            self.change(locked, place);
-        }
+        locked.state = self.settled(locked.number, locked.state);
     }
 
-    /// Takes a cluster out of the sets where it was and puts it where it is now.
-    #[cold]
-    fn change(&self, locked: &mut Locked<'_>, is: Place) {
-        let (number, was) = (locked.number, locked.state.place());
-        for (was, is) in was.sets().into_iter().zip(is.sets()).filter(|(was, is)| was != is) {
-            is.into_iter().for_each(|set| self.marks.insert(set, number));
-            was.into_iter().for_each(|set| self.marks.remove(set, number));
+    /// Puts a cluster, whose lock is held, into the sets where it belongs now, and out of those where it
+    /// was. The state that says so.
+    // By value, so that a guard stays in registers.
+    #[inline(never)]
+    fn settled(&self, number: u32, mut state: State) -> State {
+        let was = state.place();
+        let is = state.settle();
+        if was == is {
+            return state;
         }
+        self.marks.change(number, was.sets(), is.sets());
         if was == Place::Free && self.touched.load(Ordering::Relaxed) <= number {
             self.touched.fetch_max(number + 1, Ordering::Relaxed);
         }
-        locked.moved(is);
+        self.clusters[number as usize].count_move();
+        state
     }
 
     /// Compares every table with every other and panics at the first difference. For tests and
@@ -652,7 +678,14 @@ impl Slots {
             let (number, state) = (locked.number, locked.state);
             let count = state.count();
             assert_eq!(locked.taken().count(), count, "cluster {number} miscounts");
-            assert_eq!(state.place(), locked.place(), "cluster {number} is marked wrongly");
+            let runs = || locked.taken().free_runs(state.order());
+            assert!(state.is_nobodys() || state.runs() == runs(), "cluster {number}: {state:?}");
+            assert_eq!(state.place(), state.due(), "cluster {number} is marked wrongly");
+            let limit = state.limit();
+            assert!(
+                state.is_nobodys() || state.has_limit(limit),
+                "cluster {number}: {state:?}, {limit}"
+            );
             let expected = state.place().sets();
             for set in Set::all() {
                 let (has, member) = (self.marks.has(set, number), expected.contains(&Some(set)));

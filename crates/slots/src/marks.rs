@@ -81,6 +81,16 @@ impl Line {
     }
 }
 
+/// Where the bits of a cluster are in all sets.
+#[derive(Clone, Copy)]
+struct Seat {
+    /// The first word of its lane.
+    lane: usize,
+    /// Of the words of a set, that of its bit.
+    word: usize,
+    bit: u64,
+}
+
 /// Which clusters are in which sets.
 pub(crate) struct Marks {
     lines: Box<[Line]>,
@@ -119,18 +129,35 @@ impl Marks {
 
     /// Puts a cluster into the set, in which it is not.
     pub(crate) fn insert(&self, set: Set, cluster: u32) {
-        let (word, bit) = self.place(set, cluster);
-        let before = word.fetch_or(bit, Ordering::Relaxed);
-        debug_assert_eq!(before & bit, 0, "cluster {cluster} is put into a set twice");
-        self.members(set, self.lane_of(cluster)).fetch_add(1, Ordering::Relaxed);
+        self.insert_at(set, self.seat(cluster));
     }
 
-    /// Takes a cluster out of the set, in which it is.
-    pub(crate) fn remove(&self, set: Set, cluster: u32) {
-        let (word, bit) = self.place(set, cluster);
-        let before = word.fetch_and(!bit, Ordering::Relaxed);
-        debug_assert_ne!(before & bit, 0, "cluster {cluster} is taken out of a set twice");
-        self.members(set, self.lane_of(cluster)).fetch_sub(1, Ordering::Relaxed);
+    #[inline]
+    fn insert_at(&self, set: Set, seat: Seat) {
+        let before = self.bits(set, seat).fetch_or(seat.bit, Ordering::Relaxed);
+        debug_assert_eq!(before & seat.bit, 0, "a cluster is put into {set:?} twice");
+        self.at(seat.lane + set.index()).fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn remove_at(&self, set: Set, seat: Seat) {
+        let before = self.bits(set, seat).fetch_and(!seat.bit, Ordering::Relaxed);
+        debug_assert_ne!(before & seat.bit, 0, "a cluster is taken out of {set:?} twice");
+        self.at(seat.lane + set.index()).fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Takes a cluster out of the sets of `was` and puts it into those of `is`, which has those that both
+    /// have at the same places.
+    #[inline]
+    pub(crate) fn change(&self, cluster: u32, was: [Option<Set>; 2], is: [Option<Set>; 2]) {
+        let seat = self.seat(cluster);
+        for (was, is) in was.into_iter().zip(is) {
+            if was != is {
+                // Not first out: who searches must find it in one of the two.
+                is.into_iter().for_each(|set| self.insert_at(set, seat));
+                was.into_iter().for_each(|set| self.remove_at(set, seat));
+            }
+        }
     }
 
     /// How many clusters of a lane are in the set.
@@ -156,29 +183,24 @@ impl Marks {
 
     /// Whether a cluster is in the set.
     pub(crate) fn has(&self, set: Set, cluster: u32) -> bool {
-        let (word, bit) = self.place(set, cluster);
-        word.load(Ordering::Relaxed) & bit != 0
+        let seat = self.seat(cluster);
+        self.bits(set, seat).load(Ordering::Relaxed) & seat.bit != 0
     }
 
     /// The members of a set in a lane, from about cluster `start` on and then those before it. Each is
     /// given at most once.
-    pub(crate) fn of_lane(&self, set: Set, lane: usize, start: u32) -> impl Iterator<Item = u32> {
+    pub(crate) fn of_lane(&self, set: Set, lane: usize, start: u32) -> Members<'_> {
         let start = self.in_lane(start);
-        let len = self.set_words;
-        let (first, below) = (start / BITS, (1 << (start % BITS)) - 1);
-        // The first word comes twice: its upper part at the beginning, its lower at the end.
-        let masks = core::iter::once(!below).chain((1..len).map(|_| u64::MAX)).chain([below]);
+        let below = (1 << (start % BITS)) - 1;
+        let first = self.words(set, lane * self.lane_words);
+        let index = start / BITS;
+        let mut members = Members { marks: self, lane, first, index, below, left: 0, words: 0 };
         // Nobody searches an empty set.
-        let words = if self.len_of_lane(set, lane) == 0 { 0 } else { len + 1 };
-        (first..first + words).zip(masks).flat_map(move |(index, mask)| {
-            let index = index % len;
-            let mut left = self.word(set, lane, index).load(Ordering::Relaxed) & mask;
-            core::iter::from_fn(move || {
-                let bit = (left != 0).then(|| left.trailing_zeros())?;
-                left &= left - 1;
-                Some(self.cluster(lane, (index * BITS) as u32 + bit))
-            })
-        })
+        if self.len_of_lane(set, lane) > 0 {
+            members.left = members.word() & !below;
+            members.words = self.set_words;
+        }
+        members
     }
 
     fn lane_of(&self, cluster: u32) -> usize {
@@ -207,19 +229,64 @@ impl Marks {
         self.at(lane * self.lane_words + set.index())
     }
 
-    /// The bits of a set in a lane.
-    fn word(&self, set: Set, lane: usize, index: usize) -> &AtomicU64 {
-        self.at(lane * self.lane_words + Set::COUNT + set.index() * self.set_words + index)
+    /// The first of the words with the bits of a set, in the lane whose first word is this.
+    #[inline]
+    fn words(&self, set: Set, lane: usize) -> usize {
+        lane + Set::COUNT + set.index() * self.set_words
     }
 
     fn at(&self, word: usize) -> &AtomicU64 {
         &self.lines[word / Line::WORDS].0[word % Line::WORDS]
     }
 
-    /// The word and the bit in it of a cluster in a set.
-    fn place(&self, set: Set, cluster: u32) -> (&AtomicU64, u64) {
+    fn seat(&self, cluster: u32) -> Seat {
         let in_lane = self.in_lane(cluster);
-        (self.word(set, self.lane_of(cluster), in_lane / BITS), 1 << (in_lane % BITS))
+        let lane = self.lane_of(cluster) * self.lane_words;
+        Seat { lane, word: in_lane / BITS, bit: 1 << (in_lane % BITS) }
+    }
+
+    /// The word of a set that has this seat's bit.
+    #[inline]
+    fn bits(&self, set: Set, seat: Seat) -> &AtomicU64 {
+        self.at(self.words(set, seat.lane) + seat.word)
+    }
+}
+
+/// The members of a set in a lane.
+pub(crate) struct Members<'a> {
+    marks: &'a Marks,
+    lane: usize,
+    /// The first of its words.
+    first: usize,
+    /// Which of its words `left` is of.
+    index: usize,
+    /// The bits of the first word that come last.
+    below: u64,
+    /// Members that were read and not given yet.
+    left: u64,
+    /// Words to go; the first comes twice, its upper part at the beginning, its lower at the end.
+    words: usize,
+}
+
+impl Members<'_> {
+    fn word(&self) -> u64 {
+        self.marks.at(self.first + self.index).load(Ordering::Relaxed)
+    }
+}
+
+impl Iterator for Members<'_> {
+    type Item = u32;
+
+    #[inline]
+    fn next(&mut self) -> Option<u32> {
+        while self.left == 0 {
+            self.words = self.words.checked_sub(1)?;
+            self.index = if self.index + 1 < self.marks.set_words { self.index + 1 } else { 0 };
+            self.left = self.word() & if self.words == 0 { self.below } else { u64::MAX };
+        }
+        let bit = self.left.trailing_zeros();
+        self.left &= self.left - 1;
+        Some(self.marks.cluster(self.lane, (self.index * BITS) as u32 + bit))
     }
 }
 
@@ -250,7 +317,7 @@ mod tests {
             let lanes = marks.lanes();
             prop_assert!(lanes.is_power_of_two() && (lanes >= cpus || lanes == MAX_LANES));
             members.iter().for_each(|n| marks.insert(which, *n));
-            members.intersection(&out).for_each(|n| marks.remove(which, *n));
+            members.intersection(&out).for_each(|n| marks.change(*n, [Some(which), None], [None; 2]));
             let members: BTreeSet<_> = members.difference(&out).copied().collect();
             prop_assert_eq!(marks.len(which), members.len());
             let have = |clusters| marks.have([which, Set::Free], clusters, start as usize % lanes);

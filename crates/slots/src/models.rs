@@ -23,6 +23,7 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
 }
 
 const HALF: Order = Order::new(8).expect("an order");
+const QUARTER: Order = Order::new(7).expect("an order");
 
 fn slots(clusters: usize, cpus: usize) -> Arc<Slots> {
     let capacity = clusters * CLUSTER_SLOTS;
@@ -168,6 +169,40 @@ fn two_allocations_for_the_last_run() {
         assert!(one.is_none() || one != two);
         let got: Vec<_> = [one, two].into_iter().flatten().collect();
         assert_eq!(got.len(), 1, "one of them, and only one");
+    });
+}
+
+/// The last free, where the allocation needs no more than the next run.
+#[test]
+fn last_free_against_allocation_of_the_next_run() {
+    explore(|| {
+        let slots = slots(1, 1);
+        let first = slots.alloc(QUARTER, 0).unwrap();
+        let (_, got) = race(
+            &slots,
+            move |s| {
+                s.free(first, 128).unwrap();
+                None
+            },
+            |s| s.alloc(QUARTER, 0),
+        );
+        assert!(got.is_some(), "most of the cluster was free all the while");
+        assert_eq!(slots.taken(), 128);
+    });
+}
+
+/// One of them has only to take the next run, the other fills the cluster.
+#[test]
+fn two_allocations_for_the_last_two_runs() {
+    explore(|| {
+        let slots = slots(1, 1);
+        let held = [slots.alloc(QUARTER, 0), slots.alloc(QUARTER, 0)];
+        let (one, two) = race(&slots, |s| s.alloc(QUARTER, 0), |s| s.alloc(QUARTER, 0));
+        // Whoever comes second may find the lock held where it only tries it.
+        assert!(one.is_some() || two.is_some());
+        assert!(one != two && !held.contains(&one.or(two)));
+        let given = 2 + one.iter().count() + two.iter().count();
+        assert_eq!(slots.taken(), 128 * given);
     });
 }
 

@@ -34,6 +34,7 @@ struct Cluster {
 }
 
 impl OneLock {
+    #[inline]
     fn lock(&self) -> MutexGuard<'_, Device> {
         let mut device = self.waits.lock(&self.device);
         device.work.acquisitions += 1;
@@ -43,6 +44,7 @@ impl OneLock {
 
 impl Device {
     /// The first run that `fits` the cluster it is in, from where this order found room last.
+    #[inline]
     fn find(&self, order: Order, fits: impl Fn(&Cluster) -> bool) -> Option<SlotId> {
         let (start, offset) = split(self.next[usize::from(order.get())]);
         let clusters = self.clusters.len() as u32;
@@ -58,6 +60,7 @@ impl Device {
         })
     }
 
+    #[inline]
     fn take(&mut self, order: Order, first: SlotId) {
         let (number, offset) = split(first);
         let cluster = &mut self.clusters[number as usize];
@@ -71,6 +74,7 @@ impl Device {
         self.next[usize::from(order.get())] = join(number, next);
     }
 
+    #[inline]
     fn free(&mut self, run: Run) -> Result<(), FreeError> {
         let cluster = &mut self.clusters[run.cluster as usize];
         run.free_in(&cluster.taken)?;
@@ -105,6 +109,7 @@ impl Allocator for OneLock {
         self.device.lock().clusters.iter().map(|cluster| cluster.count).sum()
     }
 
+    #[inline]
     fn alloc(&self, order: Order, _cpu: usize) -> Option<SlotId> {
         let mut device = self.lock();
         let first = device
@@ -114,6 +119,7 @@ impl Allocator for OneLock {
         Some(first)
     }
 
+    #[inline]
     fn free(&self, first: SlotId, pages: usize) -> Result<(), FreeError> {
         let mut device = self.lock();
         let run = Run::new(first, pages, device.capacity())?;

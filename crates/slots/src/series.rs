@@ -275,6 +275,7 @@ impl Allocator for Series {
         SharedWork { waits, waited_ns, ..self.device.lock().work }
     }
 
+    #[inline]
     fn alloc(&self, order: Order, cpu: usize) -> Option<SlotId> {
         let current = &self.current[cpu % self.current.len()].0[usize::from(order.get())];
         if let Some(slot) = self.alloc_in_current(order, current) {
@@ -289,6 +290,7 @@ impl Allocator for Series {
             .or_else(|| if order == Order::PAGE { self.steal(current) } else { None })
     }
 
+    #[inline]
     fn free(&self, first: SlotId, pages: usize) -> Result<(), FreeError> {
         let run = Run::new(first, pages, self.capacity())?;
         if pages == 0 {

@@ -24,6 +24,7 @@ impl Waits {
     }
 
     /// Takes a lock. The clock is read only where another thread holds it.
+    #[inline]
     pub(crate) fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
         mutex.try_lock().unwrap_or_else(|| self.wait(|| mutex.lock()))
     }

@@ -69,10 +69,12 @@ impl Allocator for Slots {
         self.taken()
     }
 
+    #[inline]
     fn alloc(&self, order: Order, cpu: usize) -> Option<SlotId> {
         self.alloc(order, cpu)
     }
 
+    #[inline]
     fn free(&self, first: SlotId, pages: usize) -> Result<(), FreeError> {
         self.free(first, pages)
     }
