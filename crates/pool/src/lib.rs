@@ -161,6 +161,9 @@ pub struct Compacted {
     pub pages_freed: usize,
     /// Objects moved.
     pub moved: usize,
+    /// Nothing worth it is left. Otherwise what the call was allowed is used up, by moves or by the search for
+    /// what to move.
+    pub dense: bool,
 }
 
 /// Objects by handle in an arena.
@@ -394,7 +397,8 @@ impl<A: Arena> Pool<A> {
     }
 
     /// Moves up to `max_moves` objects so that whole pages come free, lane by lane, and stops when
-    /// nothing worth it is left. Runs beside everything else.
+    /// nothing worth it is left. To find out what is worth it counts as moves that take as long. Runs beside
+    /// everything else.
     pub fn compact(&self, max_moves: usize) -> Compacted {
         self.compact_by(max_moves, |lane, moves| lane.compact(moves))
     }
@@ -410,20 +414,22 @@ impl<A: Arena> Pool<A> {
         max_moves: usize,
         work: impl Fn(&mut Held<'_, A>, usize) -> Step,
     ) -> Compacted {
-        let mut done = Compacted::default();
-        let mut won = 0_isize;
+        let mut done = Compacted { dense: true, ..Compacted::default() };
+        let (mut won, mut spent) = (0_isize, 0);
         for number in 0..LANES {
             let mut dense = false;
-            while !dense && done.moved < max_moves {
-                let moves = MOVES_AT_ONCE.min(max_moves - done.moved);
+            while !dense && spent < max_moves {
+                let moves = MOVES_AT_ONCE.min(max_moves - spent);
                 self.locked(number, |mut lane| {
                     let before = lane.lane.count.pages();
                     let step = work(&mut lane, moves);
                     won += before.cast_signed() - lane.lane.count.pages().cast_signed();
+                    spent += step.cost();
                     done.moved += step.moved;
                     dense = step.dense;
                 });
             }
+            done.dense &= dense;
         }
         done.pages_freed = won.max(0).cast_unsigned();
         done
