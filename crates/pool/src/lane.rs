@@ -46,6 +46,7 @@ use octavo_page::Handle;
 use stock::Stock;
 
 pub(crate) use compact::Step;
+use compact::{Sweep, Why};
 pub(crate) use raze::Runs;
 pub use stock::RUNS;
 
@@ -140,8 +141,10 @@ pub(crate) struct Lane {
     /// Victims of this round, and the pages that it has won: fewer than none when it took some.
     round: u32,
     won: isize,
-    /// Where the search for the next one goes on.
+    victim_for: Why,
+    /// Where the search for the next one goes on: by guess, by trial.
     hand: u32,
+    sweep: Sweep,
     /// The zspage opened last: its end is where new objects go.
     open: u32,
     /// Words of waste that compaction left last time, or fewer when there were fewer since, for each of its
@@ -165,7 +168,9 @@ impl Lane {
             victim: NIL,
             round: 0,
             won: 0,
+            victim_for: Why::Asked,
             hand: 0,
+            sweep: Sweep::NEW,
             open: NIL,
             settled: [0; 3],
             wasteful: false,

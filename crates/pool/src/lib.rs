@@ -161,6 +161,9 @@ pub struct Compacted {
     pub pages_freed: usize,
     /// Objects moved.
     pub moved: usize,
+    /// Nothing worth it is left. Otherwise what the call was allowed is used up, by moves or by the search for
+    /// what to move.
+    pub dense: bool,
 }
 
 /// Objects by handle in an arena.
@@ -317,40 +320,48 @@ impl<A: Arena> Pool<A> {
         if alone.is_some() {
             self.raze(handles, &mut freed);
         } else {
-            for some in handles.chunks(FREES_AT_ONCE) {
-                let mut dead = Batch::new();
-                self.kill(some, &mut freed, &mut dead, Handles::kill);
-                self.by_lane(&mut dead, |lane, index, object| lane.take_dead(index, object));
-            }
+            self.in_batches(handles, |some, dead| {
+                self.kill(some, &mut freed, dead, Handles::kill);
+                self.by_lane(dead, |lane, index, object| lane.take_dead(index, object));
+            });
         }
         freed
+    }
+
+    /// Calls `each` with some handles at a time, whose words are being fetched since the call before, and
+    /// with an empty batch.
+    fn in_batches(&self, handles: &[Handle], mut each: impl FnMut(&[Handle], &mut Batch)) {
+        let mut batch = Batch::new();
+        let fetch = |handles: &[Handle]| {
+            let some = &handles[..handles.len().min(FREES_AT_ONCE)];
+            some.iter().for_each(|&handle| self.handles.prefetch(handle));
+        };
+        fetch(handles);
+        for (n, some) in handles.chunks(FREES_AT_ONCE).enumerate() {
+            fetch(&handles[n * FREES_AT_ONCE + some.len()..]);
+            batch.count = 0;
+            each(some, &mut batch);
+        }
     }
 
     /// Frees many objects in two passes, see `lane/raze.rs`. The caller holds `razing`.
     fn raze(&self, handles: &[Handle], freed: &mut Freed) {
         let mut runs = Runs::new();
-        for some in handles.chunks(FREES_AT_ONCE) {
-            let mut doomed = Batch::new();
-            self.kill(some, freed, &mut doomed, Handles::doom);
-            self.by_lane(&mut doomed, |lane, _, object| lane.doom(object, &mut runs));
-        }
+        self.in_batches(handles, |some, doomed| {
+            self.kill(some, freed, doomed, Handles::doom);
+            self.by_lane(doomed, |lane, _, object| lane.doom(object, &mut runs));
+        });
         runs.flush(&self.ground);
-        for some in handles.chunks(FREES_AT_ONCE) {
-            let mut dead = Batch::new();
-            some.iter().for_each(|&handle| self.handles.prefetch(handle));
-            for &handle in some {
-                if let Some((index, object)) = self.handles.claim(handle) {
-                    dead.put(index, object);
-                }
+        self.in_batches(handles, |some, dead| {
+            for (index, object) in some.iter().filter_map(|&handle| self.handles.claim(handle)) {
+                dead.put(index, object);
             }
-            self.by_lane(&mut dead, |lane, index, object| lane.take_doomed(index, object));
-        }
+            self.by_lane(dead, |lane, index, object| lane.take_doomed(index, object));
+        });
         (0..LANES).for_each(|number| self.locked(number, |mut lane| lane.give_razed()));
     }
 
     /// Ends the lives of some objects in the way of `end`; those that nobody reads come into `dead`.
-    /// What is needed next is fetched into the cache first: objects freed in no order lie all over
-    /// memory.
     fn kill(
         &self,
         handles: &[Handle],
@@ -358,7 +369,6 @@ impl<A: Arena> Pool<A> {
         dead: &mut Batch,
         end: impl Fn(&Handles, Handle) -> Result<Killed, BadHandle>,
     ) {
-        handles.iter().for_each(|&handle| self.handles.prefetch(handle));
         for &handle in handles {
             let Ok(killed) = end(&self.handles, handle) else {
                 freed.refused += 1;
@@ -387,7 +397,8 @@ impl<A: Arena> Pool<A> {
     }
 
     /// Moves up to `max_moves` objects so that whole pages come free, lane by lane, and stops when
-    /// nothing worth it is left. Runs beside everything else.
+    /// nothing worth it is left. To find out what is worth it counts as moves that take as long. Runs beside
+    /// everything else.
     pub fn compact(&self, max_moves: usize) -> Compacted {
         self.compact_by(max_moves, |lane, moves| lane.compact(moves))
     }
@@ -403,20 +414,22 @@ impl<A: Arena> Pool<A> {
         max_moves: usize,
         work: impl Fn(&mut Held<'_, A>, usize) -> Step,
     ) -> Compacted {
-        let mut done = Compacted::default();
-        let mut won = 0_isize;
+        let mut done = Compacted { dense: true, ..Compacted::default() };
+        let (mut won, mut spent) = (0_isize, 0);
         for number in 0..LANES {
             let mut dense = false;
-            while !dense && done.moved < max_moves {
-                let moves = MOVES_AT_ONCE.min(max_moves - done.moved);
+            while !dense && spent < max_moves {
+                let moves = MOVES_AT_ONCE.min(max_moves - spent);
                 self.locked(number, |mut lane| {
                     let before = lane.lane.count.pages();
                     let step = work(&mut lane, moves);
                     won += before.cast_signed() - lane.lane.count.pages().cast_signed();
+                    spent += step.cost();
                     done.moved += step.moved;
                     dense = step.dense;
                 });
             }
+            done.dense &= dense;
         }
         done.pages_freed = won.max(0).cast_unsigned();
         done

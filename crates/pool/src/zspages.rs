@@ -27,6 +27,8 @@ const FILL: usize = 1;
 const PAGES: usize = 2;
 const NEXT: usize = 3;
 const PREV: usize = 4;
+/// Of one that is packed, which is in no list.
+const GAIN: usize = PREV;
 const HOLES: usize = 5;
 const TAIL: usize = 6;
 const DOOMED: usize = 7;
@@ -80,6 +82,7 @@ impl Zspages {
         self.set(zspage, HOLES, 0);
         self.set(zspage, TAIL, NIL);
         self.set(zspage, DOOMED, 0);
+        self.set(zspage, GAIN, 0);
         self.set(zspage, OWNER, owner(lane, kind));
         Some(zspage)
     }
@@ -206,6 +209,15 @@ impl Zspages {
 
     pub(crate) fn set_blocks(&self, zspage: u32, blocks: u32) {
         self.set(zspage, PAGES, blocks << PAGES_BITS | self.pages(zspage));
+    }
+
+    /// Packed: what emptying it would win, as compaction found it last.
+    pub(crate) fn gain(&self, zspage: u32) -> u32 {
+        self.get(zspage, GAIN)
+    }
+
+    pub(crate) fn set_gain(&self, zspage: u32, gain: u32) {
+        self.set(zspage, GAIN, gain);
     }
 
     /// Puts the zspage first in the list `head`.

@@ -1,5 +1,9 @@
 //! Compaction: the zspage that wins most by a move is emptied into the holes of the others.
 //!
+//! Which one that is depends on which of its objects will find holes. Who calls for compaction has time for a
+//! trial: each zspage that may be worth it is walked, and its blocks look for holes without being moved. Others
+//! guess by what a zspage wastes.
+//!
 //! Nothing new is put into this *victim*: its holes leave the bins. Its objects are moved one by one,
 //! best fit; pages come free as holes close, and in the end the zspage goes back. An object that
 //! somebody reads stays, and then the victim's holes return to the bins.
@@ -16,16 +20,35 @@
 
 use super::{HOLE, Held, INDEX, Reach, Run, block_words};
 use crate::Arena;
+use crate::bins::{bin_of, fitting_bin};
 use crate::ground::PAGE_WORDS;
 use crate::handles::{NIL, Object, Word};
 use crate::zspages::Kind;
 use octavo_page::sync::atomic::Ordering;
 
-/// Descriptors looked at to choose a zspage to empty.
-const LOOK_VICTIM: u32 = 4096;
+/// Descriptors looked at to choose a zspage to empty, under one hold of the lock.
+const LOOK_ZSPAGES: u32 = 4096;
+/// And blocks tried.
+const LOOK_BLOCKS: usize = 256;
+/// Blocks tried in the time that a move takes, or nearly.
+const BLOCKS_A_MOVE: usize = 4;
+/// Bins in which a block that is tried looks for a hole, and holes looked at in each.
+const LOOK_BINS: usize = 8;
+const LOOK_HOLES: usize = 8;
+/// Holes that the blocks of a zspage take at most, when it is tried.
+const TAKEN: usize = 128;
+/// Holes in bins up to this one have no page inside that is not backed.
+const LAST_BIN: usize = bin_of(PAGE_WORDS);
+/// Trying a zspage may show that it wins so many times what it wastes: most blocks find holes.
+const HOPE: u32 = 8;
+/// Words that a move has to win in the first sweep; in each other less by a part.
+const FIRST_BAR: u32 = PAGE_WORDS;
+const BAR_PART: u32 = 16;
 /// A lane that wastes less, in pages and as a part of what fills it, does not ask new objects to pay.
 const OWED: usize = if cfg!(all(test, not(loom))) { 1 } else { 16 };
 const OWED_PART: usize = 80;
+/// The same where units are larger than a page: they waste little else.
+const OWED_PART_LARGE: usize = 128;
 /// Moves that a new object pays which had the lane grow.
 const PAID: usize = 16;
 /// Zspages emptied without a page won, after which a lane counts as dense.
@@ -33,7 +56,7 @@ const ROUND: u32 = 8;
 
 /// For what there is compaction. Each rests by itself: what is not worth it to one may be to the other.
 #[derive(Clone, Copy)]
-enum Why {
+pub(super) enum Why {
     /// Somebody asked for it.
     Asked,
     /// Growth is to be kept in bounds.
@@ -43,14 +66,14 @@ enum Why {
 }
 
 impl Why {
-    /// A zspage is worth emptying when that costs so many moves for a page at most, were its objects to fill
-    /// a fresh one.
-    const fn worth(self) -> u32 {
-        match self {
+    /// Words that emptying a zspage is to win by a move, to be worth it: a page may cost so many moves.
+    const fn least(self) -> u32 {
+        let moves = match self {
             Self::Asked => 32,
             Self::Owed => 512,
             Self::Beside => 8,
-        }
+        };
+        PAGE_WORDS / moves
     }
 
     /// A lane that rests takes up its work again when there is so much more waste: a part of what fills it, as a
@@ -66,8 +89,77 @@ impl Why {
 /// What a step of compaction did.
 pub(crate) struct Step {
     pub moved: usize,
+    /// Blocks that were tried.
+    tried: usize,
     /// There is nothing worth doing in this lane now.
     pub dense: bool,
+}
+
+/// How far trials came. A first sweep tries all zspages that may be worth it, and notes what each wins; the next
+/// ones come back to those that win most, then to those that win less. As holes fill up a zspage hardly ever gets
+/// better: so it is tried again only when it is its turn.
+#[derive(Clone, Copy)]
+pub(super) struct Sweep {
+    /// Words to be won by a move.
+    bar: u32,
+    /// Zspages still to be looked at: those with lower numbers.
+    left: u32,
+}
+
+impl Sweep {
+    /// Before the first.
+    pub(super) const NEW: Self = Self { bar: u32::MAX, left: 0 };
+
+    fn next(self, zspages: u32) -> Self {
+        let bar = if self.bar == u32::MAX { FIRST_BAR } else { self.bar - self.bar / BAR_PART };
+        Self { bar, left: zspages }
+    }
+
+    fn is_first(self) -> bool {
+        self.bar == FIRST_BAR
+    }
+}
+
+/// What a look for a zspage to empty found.
+enum Choice {
+    Victim(u32),
+    /// There are others to be tried at.
+    Later,
+    /// None is worth it.
+    Nothing,
+}
+
+/// Holes that blocks of a zspage would go to.
+struct Taken {
+    holes: [u32; TAKEN],
+    count: usize,
+}
+
+impl Taken {
+    const fn new() -> Self {
+        Self { holes: [0; TAKEN], count: 0 }
+    }
+
+    fn has(&self, hole: u32) -> bool {
+        self.holes[..self.count].contains(&hole)
+    }
+
+    fn is_full(&self) -> bool {
+        self.count == TAKEN
+    }
+
+    /// There is room.
+    fn put(&mut self, hole: u32) {
+        self.holes[self.count] = hole;
+        self.count += 1;
+    }
+}
+
+impl Step {
+    /// What it took, in moves.
+    pub(crate) const fn cost(&self) -> usize {
+        self.moved + self.tried / BLOCKS_A_MOVE
+    }
 }
 
 /// How far emptying a zspage came.
@@ -105,8 +197,9 @@ impl<A: Arena> Held<'_, A> {
     /// Notes whether growth is to be paid for.
     pub(super) fn note_waste(&mut self) {
         let is_settled = self.is_settled(Why::Owed);
+        let part = if self.ground.shape.slot_pages > 1 { OWED_PART_LARGE } else { OWED_PART };
         let is_much = self.lane.count.freeable() >= OWED
-            && self.lane.count.waste() > self.lane.count.packed_words / OWED_PART;
+            && self.lane.count.waste() > self.lane.count.packed_words / part;
         let wasteful = is_much && !is_settled;
         if wasteful != self.lane.wasteful {
             self.lane.wasteful = wasteful;
@@ -117,14 +210,21 @@ impl<A: Arena> Held<'_, A> {
     /// Moves up to `moves` objects out of zspages that are worth it.
     fn work_off(&mut self, moves: usize, why: Why) -> Step {
         self.bury();
-        let mut step = Step { moved: 0, dense: self.is_settled(why) };
+        let mut step = Step { moved: 0, tried: 0, dense: self.is_settled(why) };
         if step.dense {
             return step;
         }
+        self.check_victim(why);
         while step.moved < moves && !step.dense {
-            if self.lane.victim == NIL && !self.choose_victim(why.worth()) {
-                step.dense = true;
-                break;
+            if self.lane.victim == NIL {
+                match self.choose_victim(why, &mut step.tried) {
+                    Choice::Victim(zspage) => self.open_victim(zspage, why),
+                    Choice::Later => break,
+                    Choice::Nothing => {
+                        step.dense = true;
+                        break;
+                    }
+                }
             }
             let (victim, before) = (self.lane.victim, self.lane.count.packed_pages);
             let evacuated = self.evacuate(victim, moves - step.moved);
@@ -146,6 +246,20 @@ impl<A: Arena> Held<'_, A> {
         step
     }
 
+    /// Leaves a zspage that somebody began to empty to whom less is worth it.
+    fn check_victim(&mut self, why: Why) {
+        let victim = self.lane.victim;
+        if victim != NIL && self.lane.victim_for.least() < why.least() {
+            self.end_victim(victim);
+        }
+    }
+
+    /// Lets new objects into the victim's holes again.
+    fn end_victim(&mut self, victim: u32) {
+        self.lane.victim = NIL;
+        self.for_holes(victim, Self::link);
+    }
+
     /// Whether there is no more waste than compaction could not help last time.
     fn is_settled(&mut self, why: Why) -> bool {
         let waste = self.lane.count.waste();
@@ -155,45 +269,164 @@ impl<A: Arena> Held<'_, A> {
         self.lane.victim == NIL && waste < *settled + more
     }
 
-    /// Of some zspages the one that wins most by a move, if the lane wastes enough for the trouble.
-    fn choose_victim(&mut self, worth: u32) -> bool {
-        if self.lane.count.freeable() == 0 {
-            return false;
+    /// Looks for a zspage to empty, if the lane wastes enough for the trouble.
+    fn choose_victim(&mut self, why: Why, tried: &mut usize) -> Choice {
+        match why {
+            _ if self.lane.count.freeable() == 0 => Choice::Nothing,
+            Why::Asked => self.choose_by_trial(why.least(), tried),
+            Why::Owed | Why::Beside => self.choose_by_guess(why.least()),
         }
+    }
+
+    /// Of some zspages the one that wins most by a move, were all its objects to fill a fresh one.
+    fn choose_by_guess(&mut self, least: u32) -> Choice {
         let (zspages, used) = (&self.ground.zspages, self.ground.zspages.used());
         // Words won by a move, in parts of 2^16.
-        let (mut victim, mut most) = (NIL, u64::from(PAGE_WORDS / worth) << 16);
-        for _ in 0..used.min(LOOK_VICTIM) {
+        let (mut choice, mut most) = (Choice::Nothing, u64::from(least) << 16);
+        for _ in 0..used.min(LOOK_ZSPAGES) {
             self.lane.hand = if self.lane.hand + 1 < used { self.lane.hand + 1 } else { 0 };
             let zspage = self.lane.hand;
-            if !zspages.is(zspage, self.number, Kind::Packed) {
+            if !self.may_be_emptied(zspage) {
                 continue;
             }
-            let room = zspages.pages(zspage) * PAGE_WORDS;
-            let waste = room - zspages.fill(zspage);
+            let waste = zspages.pages(zspage) * PAGE_WORDS - zspages.fill(zspage);
             let gain = (u64::from(waste) << 16) / u64::from(zspages.blocks(zspage));
-            // The open one is still being filled, so there has to be more to win.
-            let is_filling = zspage == self.lane.open && waste < (room >> 2).max(2 * PAGE_WORDS);
-            if gain > most && !is_filling {
-                (victim, most) = (zspage, gain);
+            if gain > most {
+                (choice, most) = (Choice::Victim(zspage), gain);
             }
         }
-        if victim == NIL {
+        choice
+    }
+
+    /// Looks on for a zspage whose turn it is, with what it wins by a move; not for long.
+    fn choose_by_trial(&mut self, least: u32, tried: &mut usize) -> Choice {
+        let zspages = &self.ground.zspages;
+        let (mut sweep, enough) = (self.lane.sweep, *tried + LOOK_BLOCKS);
+        let mut choice = Choice::Later;
+        for _ in 0..LOOK_ZSPAGES {
+            if sweep.left == 0 {
+                sweep = sweep.next(zspages.used());
+                if sweep.bar < least {
+                    (sweep, choice) = (Sweep::NEW, Choice::Nothing);
+                    break;
+                }
+            }
+            sweep.left -= 1;
+            let zspage = sweep.left;
+            if !self.may_be_emptied(zspage) {
+                continue;
+            }
+            let is_due = if sweep.is_first() {
+                zspages.set_gain(zspage, 0);
+                self.is_hopeful(zspage, least)
+            } else {
+                zspages.gain(zspage) >= sweep.bar
+            };
+            if !is_due {
+                continue;
+            }
+            let gain = self.gain(zspage, least, tried);
+            zspages.set_gain(zspage, gain);
+            if gain >= sweep.bar {
+                choice = Choice::Victim(zspage);
+                break;
+            }
+            if *tried >= enough {
+                break;
+            }
+        }
+        self.lane.sweep = sweep;
+        choice
+    }
+
+    /// Whether it is a zspage of ours with objects to be moved, and not the one that is being filled: of that there
+    /// has to be more to win.
+    fn may_be_emptied(&self, zspage: u32) -> bool {
+        let zspages = &self.ground.zspages;
+        if !zspages.is(zspage, self.number, Kind::Packed) {
             return false;
         }
-        self.for_holes(victim, Self::unlink);
-        self.lane.victim = victim;
+        let room = zspages.pages(zspage) * PAGE_WORDS;
+        let waste = room - zspages.fill(zspage);
+        zspage != self.lane.open || waste >= (room >> 2).max(2 * PAGE_WORDS)
+    }
+
+    /// Whether a zspage wastes so much that it is worth a trial: most blocks find holes, so many times as much
+    /// may be won.
+    fn is_hopeful(&self, zspage: u32, least: u32) -> bool {
+        let zspages = &self.ground.zspages;
+        let waste = (zspages.pages(zspage) * PAGE_WORDS).saturating_sub(zspages.fill(zspage));
+        waste * HOPE >= zspages.blocks(zspage) * least
+    }
+
+    /// Words that emptying a zspage wins by a move, none when that is less than `least`. Tries it, and moves
+    /// nothing: what finds a hole elsewhere costs nothing, and what does not as much as it takes in a fresh
+    /// zspage. Adds up the blocks tried.
+    fn gain(&self, zspage: u32, least: u32, tried: &mut usize) -> u32 {
+        let zspages = &self.ground.zspages;
+        let (blocks, mut won) = (zspages.blocks(zspage), zspages.pages(zspage) * PAGE_WORDS);
+        let (whole, mut taken) = (self.whole(zspage), Taken::new());
+        let (mut at, mut untried, enough) = (whole.at, zspages.fill(zspage), *tried + LOOK_BLOCKS);
+        while at - whole.at < whole.words && won >= blocks * least {
+            if self.tag(at) & HOLE != 0 {
+                at = self.hole(at).end();
+                continue;
+            }
+            if taken.is_full() || *tried == enough {
+                // Its lane's lock is held meanwhile: of very many the rest counts as finding no hole.
+                won = won.saturating_sub(untried);
+                break;
+            }
+            let (word, block) = self.named(at);
+            let words = block_words(word.object().len);
+            *tried += 1;
+            untried -= words;
+            if !self.finds_hole(words, zspage, &mut taken) {
+                won = won.saturating_sub(words);
+            }
+            at = block.end();
+        }
+        if won >= blocks * least { won / blocks } else { 0 }
+    }
+
+    /// Whether there is a hole for a block in another zspage, apart from those that were `taken`; takes it.
+    /// One that has pages to be backed does not count, as what these cost is as much as in a fresh zspage.
+    fn finds_hole(&self, words: u32, zspage: u32, taken: &mut Taken) -> bool {
+        let mut bin = fitting_bin(words);
+        for _ in 0..LOOK_BINS {
+            let Some(filled) = self.lane.bins.next_filled(bin).filter(|&bin| bin <= LAST_BIN)
+            else {
+                return false;
+            };
+            let mut at = self.lane.bins.head(filled);
+            for _ in 0..LOOK_HOLES {
+                if at == NIL {
+                    break;
+                }
+                if self.ground.shape.zspage_of(at) != zspage && !taken.has(at) {
+                    taken.put(at);
+                    return true;
+                }
+                at = self.tag(at + 1);
+            }
+            bin = filled + 1;
+        }
+        false
+    }
+
+    /// Begins to empty a zspage.
+    fn open_victim(&mut self, zspage: u32, why: Why) {
+        self.for_holes(zspage, Self::unlink);
+        (self.lane.victim, self.lane.victim_for) = (zspage, why);
         if self.lane.round == 0 {
             self.lane.won = 0;
         }
-        true
     }
 
     /// Opens the victim again if it is still there. True when the lane counts as dense.
     fn close_victim(&mut self, victim: u32) -> bool {
         if self.lane.victim == victim {
-            self.lane.victim = NIL;
-            self.for_holes(victim, Self::link);
+            self.end_victim(victim);
         }
         self.lane.round += 1;
         if self.lane.round < ROUND {

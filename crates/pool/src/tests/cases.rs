@@ -200,7 +200,7 @@ fn compaction_wins_what_it_says_and_keeps_the_bytes() {
         let step = pool.compact(5);
         assert!(step.moved <= 5);
         moved += step.moved;
-        if step.moved == 0 {
+        if step.dense {
             break;
         }
     }
