@@ -61,7 +61,9 @@ pub struct RunArgs {
     strict: bool,
 
     /// How memory is compressed: lz4, zstd:LEVEL with a level from -7 to 9, as in zstd:1, or
-    /// deflate-MODE:LEVEL, as in deflate-dynamic:1. Without it: chosen while running
+    /// deflate-MODE:LEVEL with a level of 1, 6 or 9: deflate-fixed:1, deflate-dynamic:6,
+    /// deflate-canned:1:general. With :by_N, N from 1 to 64, each unit in so many parts, by the CPU.
+    /// Without it: chosen while running
     #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = usable_codec)]
     codec: Option<Codec>,
 
@@ -157,7 +159,9 @@ impl EngineChoice {
 fn usable_codec(text: &str) -> Result<Codec, String> {
     let codec = text.parse().map_err(|why| format!("{why}"))?;
     if let Codec::Deflate { mode: DeflateMode::Canned, .. } = codec {
-        return Err(format!("nothing learns tables yet; {text}:general has those that are there"));
+        let (name, parts) = text.split_at(text.find(":by_").unwrap_or(text.len()));
+        let general = format!("{name}:general{parts}");
+        return Err(format!("nothing learns tables yet; {general} has those that are there"));
     }
     Ok(codec)
 }

@@ -88,6 +88,16 @@ pub enum BatchError {
         /// Pages needed.
         least: usize,
     },
+    /// Fewer threads are allowed than asked for.
+    #[error(
+        "one of {threads} threads cannot be started: {why}; allow more (`ulimit -u`, `ulimit -v`), or ask for fewer with --cpus"
+    )]
+    Thread {
+        /// So many were to run.
+        threads: usize,
+        /// What stands in the way.
+        why: io::Error,
+    },
     /// No memory for the store.
     #[error("no memory for the store: {0}; free some")]
     Memory(String),

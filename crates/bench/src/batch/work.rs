@@ -15,7 +15,7 @@ use serde::Serialize;
 use std::hint::black_box;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Barrier;
+use std::sync::RwLock;
 use std::time::{Duration, Instant as Clock};
 use std::{env, fs, thread};
 use xxhash_rust::xxh3::xxh3_64;
@@ -283,7 +283,7 @@ pub(super) fn books(
             break;
         }
         let bench = Bench::new(pages, engines, cell.threads)?;
-        times.extend(bench.books(cell, LOT_ROUNDS));
+        times.extend(bench.books(cell, LOT_ROUNDS)?);
     }
     Ok(times)
 }
@@ -370,7 +370,7 @@ impl<'a> Bench<'a> {
         let engine = |cpu| self.engines.engine(&[codec], Unit::K4, cpu);
         let mut workers: Vec<Worker<AnyEngine>> =
             (0..cell.threads).map(|n| Worker::new(self.pages, cell, n, engine(n))).collect();
-        self.round(&mut workers);
+        self.round(&mut workers)?;
         let is_right = workers.iter().all(|worker| worker.out == self.pages.bytes);
         if !is_right {
             return Err(BatchError::Wrong { codec });
@@ -378,28 +378,28 @@ impl<'a> Bench<'a> {
         let mut times = Times::new();
         let begin = Clock::now();
         while times.rounds() < rounds && (times.rounds() == 0 || begin.elapsed() < time) {
-            times.push(self.round(&mut workers));
+            times.push(self.round(&mut workers)?);
         }
         Ok(times)
     }
 
     /// Slots, pool and index alone: some rounds, of a store of their own, and of copies of their own.
-    fn books(&self, cell: Cell, rounds: usize) -> Times {
+    fn books(&self, cell: Cell, rounds: usize) -> Result<Times, BatchError> {
         let engine = || Instant { sizes: &self.pages.sizes, next: 0 };
         let mut workers: Vec<Worker<Instant<'_>>> =
             (0..cell.threads).map(|n| Worker::new(self.pages, cell, n, engine())).collect();
-        self.round(&mut workers);
+        self.round(&mut workers)?;
         let mut times = Times::new();
         for _ in 0..rounds {
-            let all = self.round(&mut workers);
-            let others = at_once(&mut workers, Worker::others);
+            let all = self.round(&mut workers)?;
+            let others = at_once(&mut workers, Worker::others)?;
             times.push(each(|op, mode| all[op][mode] - others[op][mode]));
         }
-        times
+        Ok(times)
     }
 
     /// A round of all threads.
-    fn round<E: Engine + Send>(&self, workers: &mut [Worker<'_, E>]) -> Round {
+    fn round<E: Engine + Send>(&self, workers: &mut [Worker<'_, E>]) -> Result<Round, BatchError> {
         at_once(workers, |worker| worker.round(&self.store))
     }
 }
@@ -410,24 +410,34 @@ fn each(figure: impl Fn(usize, usize) -> f64) -> Round {
 }
 
 /// Has all workers begin at the same time; the mean of what they tell.
+///
+/// # Errors
+/// When a thread cannot be had; those that were do nothing then.
 fn at_once<'p, E: Engine + Send>(
     workers: &mut [Worker<'p, E>],
     work: impl Fn(&mut Worker<'p, E>) -> Round + Sync,
-) -> Round {
+) -> Result<Round, BatchError> {
     let count = workers.len();
-    let (barrier, work) = (Barrier::new(count), &work);
+    // Shut until all are there; whether they are.
+    let (gate, work) = (RwLock::new(false), &work);
     let times: Vec<Round> = thread::scope(|scope| {
+        let mut all = gate.write().expect("nobody panics with it");
         let begin = |worker| {
-            let barrier = &barrier;
-            scope.spawn(move || {
-                barrier.wait();
-                work(worker)
-            })
+            let gate = &gate;
+            let wait_and_work = move || {
+                let all = *gate.read().expect("nobody panics with it");
+                all.then(|| work(worker))
+            };
+            let thread = thread::Builder::new().spawn_scoped(scope, wait_and_work);
+            thread.map_err(|why| BatchError::Thread { threads: count, why })
         };
-        let threads: Vec<_> = workers.iter_mut().map(begin).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a worker ended")).collect()
-    });
-    each(|op, mode| times.iter().map(|time| time[op][mode]).sum::<f64>() / count as f64)
+        let threads: Vec<_> = workers.iter_mut().map(begin).collect::<Result<_, _>>()?;
+        *all = true;
+        drop(all);
+        let times = threads.into_iter().map(|thread| thread.join().expect("a worker ended"));
+        Ok::<_, BatchError>(times.map(|time| time.expect("all were there")).collect())
+    })?;
+    Ok(each(|op, mode| times.iter().map(|time| time[op][mode]).sum::<f64>() / count as f64))
 }
 
 /// What one thread needs.
