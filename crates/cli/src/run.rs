@@ -158,9 +158,8 @@ impl EngineChoice {
 /// A codec of which this program has everything: nothing learns tables while it runs so far.
 fn usable_codec(text: &str) -> Result<Codec, String> {
     let codec = text.parse().map_err(|why| format!("{why}"))?;
-    if let Codec::Deflate { mode: DeflateMode::Canned, .. } = codec {
-        let (name, parts) = text.split_at(text.find(":by_").unwrap_or(text.len()));
-        let general = format!("{name}:general{parts}");
+    if let Codec::Deflate { mode: DeflateMode::Canned, level, parts } = codec {
+        let general = Codec::Deflate { mode: DeflateMode::CannedGeneral, level, parts };
         return Err(format!("nothing learns tables yet; {general} has those that are there"));
     }
     Ok(codec)
