@@ -523,10 +523,16 @@ impl Pager {
         self.find_wiped(steps);
         loop {
             let Some(at) = steps.locate(address) else { return true };
-            match content.give(child, at) {
-                Ok(()) | Err(Stopped { errno: Errno::EEXIST | Errno::ENOENT, .. }) => return true,
-                Err(Stopped { errno: Errno::EAGAIN, .. }) => self.follow(child, steps),
-                Err(Stopped { errno: Errno::ENOMEM, .. }) => task::yield_now(),
+            let brought = content.give(child, at).or_else(|stopped| match stopped.errno {
+                // Nothing is there; or the child was moving it away while we waited for its mappings,
+                // and will tell. Until that is read every call is refused, before it looks.
+                Errno::ENOENT => content.give(child, at),
+                _ => Err(stopped),
+            });
+            match brought.map_err(|stopped| stopped.errno) {
+                Ok(()) | Err(Errno::EEXIST | Errno::ENOENT) => return true,
+                Err(Errno::EAGAIN) => self.follow(child, steps),
+                Err(Errno::ENOMEM) => task::yield_now(),
                 Err(_) => return false,
             }
         }
