@@ -5,7 +5,7 @@ The kernel's side is a throw-away memory cgroup and throw-away swap. With zram, 
 cgroup's limit and the most that the device used; the limit is sought so that this comes to `--share` of the
 program's peak, and the median of what it came to is Octavo's limit. With `file` it swaps to a file in the
 directory of `--work`, which takes no memory, and Octavo gets a backing file there; where the kernel kills the
-program in so little memory, both get an eighth more, up to twice as much. `--away` has a share of what Octavo
+program in so little memory, in one of its runs, both get an eighth more, up to twice as much. `--away` has a share of what Octavo
 compresses in that file: one run more finds how much that is. Octavo, the kernel and the program alone take
 turns. Needs root: it makes swap and cgroups, and removes them.
 
@@ -38,7 +38,7 @@ LIST = ("objects", "java_g1", "java_serial", "node", "sort240", "cc1plus500", "s
 CONTROL = pathlib.Path("/sys/class/zram-control")
 PATIENCE = 900  # seconds
 SEEK = 4  # runs of the kernel's side to find its limit, at most
-SEEK_FILE = 8  # the same with a file, each with an eighth more
+SEEK_FILE = 9  # limits with a file, each an eighth more
 CLOSE = 0.03  # of the memory wanted
 LEAST = 8 * MIB  # of the kernel's limit
 FILE = "file"
@@ -156,21 +156,29 @@ class Contest:
                 limit = max(LEAST, limit - int((total - self.wanted) * 0.7))
         return limit
 
-    def seek_with_file(self, swap):
-        """The least limit, from what is wanted on in steps of an eighth, with which the kernel's side ends."""
+    def with_file(self, swap):
+        """Runs of the kernel's side at the least limit, from what is wanted on in steps of an eighth, with which
+        each of them ends; what there is when none does."""
         limit = self.wanted
         for _ in range(SEEK_FILE):
-            if self.is_right(self.kernel(swap, limit)[0]):
+            runs = []
+            while len(runs) < self.options.times and all(self.is_right(run) for run, _ in runs):
+                runs.append(self.kernel(swap, limit))
+            if all(self.is_right(run) for run, _ in runs):
                 break
             limit += self.wanted // 8
-        return limit
+        return runs
+
+    def with_zram(self, zram):
+        """Runs of the kernel's side at the limit at which it takes as much memory as is wanted."""
+        limit = self.seek(zram)
+        return [self.kernel(zram, limit) for _ in range(self.options.times)]
 
     def peer(self, against):
         """Walls, and bytes in all, of the kernel's side with a swap file or one of zram's algorithms."""
         size = 2 * self.alone.peak_bytes + 64 * MIB
         with SwapFile(self.options.work, size) if against == FILE else Zram(against, size) as swap:
-            limit = self.seek_with_file(swap) if against == FILE else self.seek(swap)
-            runs = [self.kernel(swap, limit) for _ in range(self.options.times)]
+            runs = self.with_file(swap) if against == FILE else self.with_zram(swap)
         totals = [total if self.is_right(run) else self.wanted for run, total in runs]
         return [self.wall(run) for run, _ in runs], totals
 
