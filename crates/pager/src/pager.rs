@@ -31,7 +31,7 @@ use octavo_ledger::{Ledger, Member};
 use octavo_page::config::BackingConfig;
 use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use octavo_page::{ChainLength, EngineKind, PAGE_SIZE, Unit};
+use octavo_page::{ChainLength, EngineKind, PAGE_SIZE, SlotId, Unit};
 use octavo_store::{How, Scratch, Store};
 use octavo_sys::file::{Fd, Text};
 use octavo_sys::maps::Maps;
@@ -44,6 +44,41 @@ pub const MAX_EVICTORS: usize = 4;
 /// Batches between being taken and being stored, at most: one for each evictor, one for the server,
 /// and as many again that the server has set aside.
 const AREAS: usize = 2 * (1 + MAX_EVICTORS);
+
+/// Slots that wait to be freed, at most.
+const LEFT: usize = 64;
+
+/// Slots whose pages came back. They are freed many at a time, for which the trips to memory are made side
+/// by side, and not for each fault, which is waited for.
+#[derive(Debug)]
+pub(crate) struct Left {
+    slots: [SlotId; LEFT],
+    len: usize,
+}
+
+impl Left {
+    /// Notes one more; there is room unless this [`is_full`](Self::is_full).
+    pub fn push(&mut self, slot: SlotId) {
+        self.slots[self.len] = slot;
+        self.len += 1;
+    }
+
+    /// Whether those of one more run of pages may find no room.
+    pub const fn is_full(&self) -> bool {
+        self.len + RUN > LEFT
+    }
+
+    /// All of them; then there are none.
+    pub fn take(&mut self) -> &[SlotId] {
+        &self.slots[..core::mem::take(&mut self.len)]
+    }
+}
+
+impl Default for Left {
+    fn default() -> Self {
+        Self { slots: [SlotId::new(0); LEFT], len: 0 }
+    }
+}
 
 /// Faults read and not yet answered, at most: one for each thread that waits.
 const QUEUE: usize = 256;
@@ -178,6 +213,8 @@ pub struct Worker {
     pub(crate) locality: Locality,
     pub(crate) page: Box<[u8]>,
     pub(crate) faults: Queue,
+    /// Slots of pages that came back; in a forked child too, whose store has them as well.
+    pub(crate) left: Left,
     /// Whether it is taking batches that others will store.
     pub(crate) takes: bool,
     /// Where the last run of fresh pages ended: a write there goes on in order.
@@ -198,6 +235,7 @@ impl Worker {
             locality: Locality::default(),
             page: alloc::vec![0; PAGE_SIZE].into_boxed_slice(),
             faults: Queue::default(),
+            left: Left::default(),
             takes: false,
             fresh_end: 0,
             looks_at_tables: Duration::ZERO,

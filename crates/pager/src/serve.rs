@@ -13,7 +13,7 @@
 //! | parked | copied out of staging |
 
 use crate::evict::Evicted;
-use crate::pager::{Pager, Worker};
+use crate::pager::{Left, Pager, Worker};
 use crate::program::Brought;
 use crate::regions::Span;
 use crate::start;
@@ -91,6 +91,9 @@ impl Pager {
         }
         self.make_room(worker);
         let ready = loop {
+            if worker.left.is_full() {
+                self.free_left(worker);
+            }
             let gate = self.gate.read();
             let answer = self.try_answer(worker, fault);
             drop(gate);
@@ -111,6 +114,12 @@ impl Pager {
             self.counters.fault_time.note(task::now().saturating_sub(start));
         }
         self.program.wake(ready);
+    }
+
+    /// Frees what pages that came back have left in the store.
+    pub(crate) fn free_left(&self, worker: &mut Worker) {
+        let _change = start::REST.change();
+        self.store.free(worker.left.take());
     }
 
     /// Makes sure that a few pages more stay within the limit, or finds that they cannot.
@@ -336,8 +345,9 @@ impl Pager {
     }
 
     /// Gives the pages that were decoded, which start at `start`.
-    fn give_run(&self, worker: &Worker, fault: Fault, start: usize, run: &Decoded) -> Answer {
-        let bytes = &worker.run[..run.pages * PAGE_SIZE];
+    fn give_run(&self, worker: &mut Worker, fault: Fault, start: usize, run: &Decoded) -> Answer {
+        let Worker { run: bytes, left, .. } = worker;
+        let bytes = &bytes[..run.pages * PAGE_SIZE];
         let (brought, there) = match self.program.bring(start, bytes) {
             Brought::All => (run.pages, run.pages),
             // One was there already: another server has just brought it, or an earlier attempt of
@@ -347,7 +357,7 @@ impl Pager {
             Brought::Gone if run.pages > 1 => {
                 let at = (fault.page - start) / PAGE_SIZE;
                 let page = &bytes[at * PAGE_SIZE..(at + 1) * PAGE_SIZE];
-                return self.give_page(fault, run.slots[at], page, run.streams);
+                return self.give_page(left, fault, run.slots[at], page, run.streams);
             }
             other => return self.brought(fault, other, 0),
         };
@@ -356,7 +366,7 @@ impl Pager {
         self.budget.took(brought as i64);
         self.counters.neighbours.add(brought.saturating_sub(1) as u64);
         for (n, slot) in run.slots.iter().enumerate().take(there.min(run.pages)) {
-            self.note_back(fault, start + n * PAGE_SIZE, *slot, run.streams);
+            self.note_back(left, fault, start + n * PAGE_SIZE, *slot, run.streams);
         }
         if fault.page >= start + there * PAGE_SIZE {
             return Answer::Again;
@@ -364,12 +374,19 @@ impl Pager {
         Answer::Done(start..start + there * PAGE_SIZE)
     }
 
-    fn give_page(&self, fault: Fault, slot: SlotId, page: &[u8], streams: bool) -> Answer {
+    fn give_page(
+        &self,
+        left: &mut Left,
+        fault: Fault,
+        slot: SlotId,
+        page: &[u8],
+        streams: bool,
+    ) -> Answer {
         let brought = self.program.bring(fault.page, page);
         let _change = start::REST.change();
         if matches!(brought, Brought::All | Brought::There(_)) {
             self.give_first(fault.page, page);
-            self.note_back(fault, fault.page, slot, streams);
+            self.note_back(left, fault, fault.page, slot, streams);
         }
         self.brought(fault, brought, 1)
     }
@@ -378,7 +395,7 @@ impl Pager {
     /// while there is room, unless it is about to be written: it leaves again soon, and then that
     /// costs no compression. What came back for itself may stay for long, and a copy would take the
     /// room of other pages.
-    fn note_back(&self, fault: Fault, at: usize, slot: SlotId, streams: bool) {
+    fn note_back(&self, left: &mut Left, fault: Fault, at: usize, slot: SlotId, streams: bool) {
         let Some(cell) = self.table.get(at) else { return };
         let touched = at == fault.page;
         if streams && !(touched && fault.write) && self.budget.has_room_for_copies() {
@@ -387,7 +404,7 @@ impl Pager {
         }
         let back = if touched { Word::FRESH.heated(WARM) } else { Word::FRESH };
         if cell.change(Word::new(Place::Stored(slot)), back).is_ok() {
-            self.store.free(&[slot]);
+            left.push(slot);
         }
     }
 
@@ -402,7 +419,10 @@ impl Pager {
     /// Something of the unit is damaged; this page itself may not be.
     fn give_alone(&self, worker: &mut Worker, fault: Fault, slot: SlotId) -> Answer {
         match self.store.get(&mut worker.scratch, slot, &mut worker.page) {
-            Ok(()) => self.give_page(fault, slot, &worker.page, false),
+            Ok(()) => {
+                let Worker { page, left, .. } = worker;
+                self.give_page(left, fault, slot, page, false)
+            }
             Err(GetError::Empty { .. }) => Answer::Again,
             Err(GetError::Lost { lost, .. }) => self.lose(fault, slot, Some(lost)),
             Err(GetError::Damaged { .. } | GetError::Poisoned { .. }) => {

@@ -631,6 +631,7 @@ impl Pager {
             }
             let slept = worker.faults.is_empty();
             if slept {
+                self.free_left(worker);
                 if self.wait(nurses) {
                     return;
                 }
