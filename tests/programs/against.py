@@ -42,7 +42,7 @@ SEEK_FILE = 9  # limits with a file, each an eighth more
 CLOSE = 0.03  # of the memory wanted
 LEAST = 8 * MIB  # of the kernel's limit
 FILE = "file"
-STORED = ("compressed_bytes", "away_bytes", "file_reads")  # in memory and in the file when the program ended
+STORED = ("stored_peak_bytes", "away_peak_bytes", "file_reads")  # the most in memory and file, the most in the file
 BACKED = "--backing {work}/against.backing --backing-size 4G --"
 MOST_PERCENT = 90  # of --max-pool-percent
 
@@ -185,8 +185,7 @@ class Contest:
     def keep_away(self, memory):
         """Has Octavo have the share `--away` of what it compresses in its file."""
         run = self.runner.under(self.program, memory, 1, PATIENCE, f"{self.program.name}-away")
-        compressed = run.stats.get("compressed_bytes", 0) + run.stats.get("away_bytes", 0)
-        percent = round(100 * compressed * (1 - self.options.away) / memory)
+        percent = round(100 * run.stats.get("stored_peak_bytes", 0) * (1 - self.options.away) / memory)
         option = f"--max-pool-percent {min(max(percent, 1), MOST_PERCENT)} --"
         self.options.under = self.options.under.removesuffix("--") + option
 
@@ -199,7 +198,7 @@ class Contest:
             run = self.runner.under(self.program, memory, 1, PATIENCE, f"{self.program.name}-{number}")
             under.append(self.wall(run))
             stats = run.stats
-        return alone, under, {key: stats[key] for key in STORED if stats.get("away_bytes")}
+        return alone, under, {key: stats[key] for key in STORED if stats.get("away_peak_bytes")}
 
     def row(self):
         walls, totals = {}, []

@@ -130,12 +130,16 @@ impl FileDevice {
     /// # Errors
     /// [`OpenError`] says what is wrong with it.
     pub fn open(path: &CStr, options: Options) -> Result<Self, OpenError> {
-        let file = make_or_claim(path)?;
+        let (file, is_new) = make_or_claim(path)?;
         let status = file.status().map_err(OpenError::Refused)?;
         let bytes = match status.kind {
             Kind::Directory => return Err(OpenError::Directory),
             Kind::Other => return Err(OpenError::NoStorage),
-            Kind::File => size_file(&file, status.bytes, options.size)?,
+            Kind::File => size_file(&file, status.bytes, options.size).inspect_err(|_| {
+                if is_new {
+                    let _ = disk::unlink(path); // it takes no room
+                }
+            })?,
             Kind::Device => {
                 let end = file.end().map_err(OpenError::Refused)?;
                 options.size.map_or(end, |size| size.min(end))
@@ -197,16 +201,19 @@ impl FileDevice {
     }
 }
 
-/// The descriptor of a new file, of a device nobody else has, or of what else there is.
-fn make_or_claim(path: &CStr) -> Result<Fd, OpenError> {
+/// The descriptor of a new file, of a device nobody else has, or of what else there is; and whether it
+/// was made.
+fn make_or_claim(path: &CStr) -> Result<(Fd, bool), OpenError> {
     match Fd::create_private(path) {
         Err(Errno::EEXIST) => {}
-        other => return other.map_err(refusal),
+        made => return made.map(|file| (file, true)).map_err(refusal),
     }
     match disk::status_of(path).map_err(OpenError::Refused)?.kind {
         Kind::Directory => Err(OpenError::Directory),
         Kind::Other => Err(OpenError::NoStorage),
-        Kind::File | Kind::Device => Fd::open_claimed(path).map_err(refusal),
+        Kind::File | Kind::Device => {
+            Fd::open_claimed(path).map(|file| (file, false)).map_err(refusal)
+        }
     }
 }
 

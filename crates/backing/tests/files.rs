@@ -151,6 +151,7 @@ fn what_cannot_be_a_file_is_said() {
     assert_eq!(fs::read(at("full")).expect("it is there"), b"something");
     let no_size = said(&at("new"), Options { size: None, ..options() });
     assert_eq!(no_size, "a file takes a size that it may get to, as in 8G");
+    assert!(!at("new").exists(), "what is refused is not left behind");
     let large = said(&at("large"), Options { size: Some(1 << 62), ..options() });
     assert!(large.ends_with("a smaller size may do"), "{large}");
     let tiny = open(&at("tiny"), Options { size: Some(4096), ..options() }).expect("a file");

@@ -68,6 +68,7 @@ pub fn keep(ledger: &'static Ledger, memory: &Fd, first: &Fd, report: Report) ->
         met: 0,
         names: BTreeMap::new(),
         last: Last::default(),
+        most: Most::default(),
         is_news: true,
         over_since: None,
         bequeathed_since: None,
@@ -139,6 +140,22 @@ struct Last {
     classes: [[u64; ClassRow::COLUMNS.len()]; 2],
 }
 
+/// The most that the members had stored at once, as far as it was seen.
+#[derive(Default)]
+struct Most {
+    /// Bytes compressed, in memory and in backing files.
+    stored_bytes: u64,
+    /// Of those, the most in backing files.
+    away_bytes: u64,
+}
+
+impl Most {
+    fn note(&mut self, last: &Last) {
+        self.stored_bytes = self.stored_bytes.max(last.compressed_bytes + last.away_bytes);
+        self.away_bytes = self.away_bytes.max(last.away_bytes);
+    }
+}
+
 struct Keeper {
     ledger: &'static Ledger,
     /// What the kernel says of our own memory.
@@ -153,6 +170,7 @@ struct Keeper {
     /// How many of them there were of each name: the last one that a process had.
     names: BTreeMap<String, u64>,
     last: Last,
+    most: Most,
     /// Whether there is something to tell that was not told.
     is_news: bool,
     over_since: Option<Instant>,
@@ -308,6 +326,7 @@ impl Keeper {
             file_bytes: self.ledger.file_bytes(),
             classes: [0, 1].map(|class| self.sum_class(class)),
         };
+        self.most.note(&self.last);
     }
 
     fn sum_class(&self, class: usize) -> [u64; ClassRow::COLUMNS.len()] {
@@ -412,6 +431,8 @@ impl Keeper {
             ("unverified_units", json!(last.unverified)),
             ("written_back_bytes", json!(total.written_back.get())),
             ("away_bytes", json!(last.away_bytes)),
+            ("stored_peak_bytes", json!(self.most.stored_bytes)),
+            ("away_peak_bytes", json!(self.most.away_bytes)),
             ("file_bytes", json!(last.file_bytes)),
             ("file_reads", json!(total.file_reads.get())),
             ("file_direct", json!(lacks.map(|lacks| !lacks.direct))),
