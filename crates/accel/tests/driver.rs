@@ -366,6 +366,23 @@ fn verification_finds_what_was_compressed_to_something_else() {
     }
 }
 
+/// Behind four bytes of ones a CRC-32 does not see zeros: with one bit wrong this gives 16 bytes less of
+/// them, and the same checksum.
+#[test]
+fn verification_finds_what_is_shorter_and_has_the_same_checksum() {
+    let mut unit = vec![0; 64];
+    unit[..4].fill(0xff);
+    unit[60] = 2;
+    let mut rig = Rig::new(&found(1, 1, 2, 128, true), Config { verify: true, ..config() });
+    let good = rig::compress(rig.engine(), FIXED, std::slice::from_ref(&unit)).remove(0);
+    assert!(good.0.result.is_ok());
+    rig.model.set_fate(Some(Box::new(|_, descriptor| {
+        (descriptor.codec_flags.get() == 6).then_some(Mishap::WrongByte)
+    })));
+    let (outcome, _) = rig::compress(rig.engine(), FIXED, &[unit]).remove(0);
+    assert_eq!(outcome.result, Err(Failure::Unverified));
+}
+
 #[test]
 fn an_error_for_one_request_of_eight_is_its_own() {
     let pages = &pages()[..8];

@@ -46,7 +46,7 @@ pub enum Step {
     Count,
     /// Compress.
     Compress,
-    /// Decompress what was compressed, for its checksum.
+    /// Decompress what was compressed, for its length and checksum.
     Verify,
     /// Decompress.
     Decompress,
@@ -205,7 +205,7 @@ impl Lanes {
         let (source, source_size, destination, destination_size) = match step {
             Step::Compress | Step::Decompress => (from, source, to, destination),
             Step::Count => (from, source, address(HISTOGRAM), size_of::<Histogram>() as u32),
-            // Nothing is written, but what would be must fit somewhere.
+            // Over what was compressed, which is in the caller's memory, too.
             Step::Verify => (to, destination, from, source),
         };
         Places {
