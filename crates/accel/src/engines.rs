@@ -14,13 +14,13 @@ use crate::cpu::Cpu;
 use crate::iaa::discover::{Device, Found, Note, Queue, discover};
 use crate::iaa::fleet::Fleet;
 use crate::iaa::portals::Portals;
-use crate::iaa::{Config, Driver, Machine, Region};
+use crate::iaa::{Config, Driver, MAX_UNITS, Machine, Region};
 use crate::model::{Clock, Latency, Model};
 use crate::request::Engine;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
-use octavo_codec::Codec;
+use octavo_codec::{Codec, Parts};
 use octavo_page::{EngineKind, Unit};
 use octavo_sys::{Errno, reason, task};
 
@@ -159,10 +159,11 @@ impl Engines {
     }
 
     /// An engine for one worker on processor `cpu`, for requests with these codecs; devices get units
-    /// up to `unit`. The CPU where there is no memory for lanes. Allocates.
+    /// up to `unit`, in parts where the codec cuts them. The CPU where there is no memory for lanes.
+    /// Allocates.
     #[must_use]
     pub fn engine(&self, codecs: &[Codec], unit: Unit, cpu: usize) -> AnyEngine {
-        let config = Config { unit, cpu, ..Config::DEFAULT };
+        let config = Config { unit: longest(codecs, unit), cpu, ..Config::DEFAULT };
         let device = match &self.0 {
             Shared::Cpu => None,
             Shared::Iaa { fleet, portals } => {
@@ -177,6 +178,25 @@ impl Engines {
     }
 }
 
+/// The longest piece of a unit that devices get.
+fn longest(codecs: &[Codec], unit: Unit) -> Unit {
+    let deflated = codecs.iter().filter(|codec| matches!(codec, Codec::Deflate { .. }));
+    let bytes = deflated.map(|codec| codec.part_bytes(unit.bytes())).max();
+    let holds = |unit: &Unit| bytes.is_none_or(|bytes| bytes <= unit.bytes());
+    Unit::ALL.into_iter().find(holds).unwrap_or(Unit::MAX)
+}
+
+/// Bytes for the lanes of a worker, for pieces up to `unit`. Where units are cut, lanes for all parts of
+/// a few units, but no more than those of the most parts there are, of a page each: a MiB.
+fn memory_for<M: Machine>(codecs: &[Codec], unit: Unit) -> usize {
+    let memory_for = |lanes| Driver::<M>::memory_for(lanes, unit);
+    let whole = if unit == Unit::K4 { LANES } else { LANES / 2 };
+    let parts = codecs.iter().filter_map(|codec| codec.parts().count()).max();
+    let parts = parts.map_or(0, |n| (MAX_UNITS * n).min(Parts::MAX));
+    let most = Driver::<M>::memory_for(Parts::MAX, Unit::K4);
+    memory_for(whole).max(memory_for(parts).min(most))
+}
+
 /// A driver on `machine`, which is told of the memory for its lanes.
 fn driver<M: Machine + Send + 'static>(
     machine: M,
@@ -185,8 +205,8 @@ fn driver<M: Machine + Send + 'static>(
     config: Config,
     share: impl FnOnce(&Region),
 ) -> Option<AnyEngine> {
-    let lanes = if config.unit == Unit::K4 { LANES } else { LANES / 2 };
-    let memory = Region::new(Driver::<M>::memory_for(lanes, config.unit), c"octavo lanes").ok()?;
+    let memory = memory_for::<M>(codecs, config.unit);
+    let memory = Region::new(memory, c"octavo lanes").ok()?;
     share(&memory);
     let driver = Driver::new(machine, Arc::clone(fleet), &memory, codecs, config).ok()?;
     Some(Box::new(driver))

@@ -23,6 +23,7 @@
 //!   engine's own that stays mapped, so a device that is late, or that goes on after its time was
 //!   over, writes where nobody looks.
 //! - Every started request ends in an outcome, at the latest when its time is over.
+//! - The parts of a unit (`:by_N`) are requests to devices each, and one request to the caller.
 //! - Nothing is allocated after an engine was made, and no lock is taken between two of them.
 #![no_std]
 
@@ -31,7 +32,6 @@ extern crate alloc;
 extern crate std;
 
 mod batch;
-pub mod by_n;
 mod cpu;
 mod engines;
 pub mod iaa;

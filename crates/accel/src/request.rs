@@ -160,6 +160,13 @@ pub enum By {
     Queue(u16),
     /// The CPU, in place of a device.
     CpuInstead(Why),
+    /// Several: the unit was cut, and each part was a request to devices.
+    Parts {
+        /// Parts done by devices.
+        by_devices: u8,
+        /// Parts done by the CPU in place of a device.
+        by_cpu_instead: u8,
+    },
 }
 
 /// Why software stood in for a device.
@@ -187,7 +194,8 @@ pub struct Capabilities {
     /// Requests that it has in flight at once, at most: the largest batch that is taken whole. More
     /// are taken in turns.
     pub depth: usize,
-    /// Bytes in the longest unit that is done without software standing in.
+    /// Bytes in the longest unit, or part of one where the codec cuts it, that is done without software
+    /// standing in.
     pub unit_bytes: usize,
     /// Whether requests go on while the caller does something else.
     pub is_asynchronous: bool,
@@ -212,9 +220,12 @@ pub enum Ticket {
     Software(By),
     /// It is in this lane.
     Lane(u16),
+    /// It is cut, and its parts are looked after in this place.
+    Unit(u16),
 }
 
-/// Requests done so far, by who did them: that software stood in is told, never hidden.
+/// Requests done so far, by who did them: that software stood in is told, never hidden. A unit whose
+/// parts were requests to devices counts once for each of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Work {
     /// By the CPU, as asked.
@@ -229,12 +240,15 @@ impl Work {
     /// Counts one more.
     #[inline]
     pub fn note(&mut self, by: By) {
-        let count = match by {
-            By::Cpu => &mut self.by_cpu,
-            By::Queue(_) => &mut self.by_devices,
-            By::CpuInstead(_) => &mut self.by_cpu_instead,
-        };
-        *count += 1;
+        match by {
+            By::Cpu => self.by_cpu += 1,
+            By::Queue(_) => self.by_devices += 1,
+            By::CpuInstead(_) => self.by_cpu_instead += 1,
+            By::Parts { by_devices, by_cpu_instead } => {
+                self.by_devices += u64::from(by_devices);
+                self.by_cpu_instead += u64::from(by_cpu_instead);
+            }
+        }
     }
 }
 
@@ -289,7 +303,8 @@ pub trait Engine {
     /// hardware does them while the caller does something else.
     fn batches(&self, operation: Operation, codec: Codec, unit_bytes: usize) -> bool {
         let Capabilities { is_asynchronous, unit_bytes: longest, .. } = self.capabilities();
-        is_asynchronous && unit_bytes <= longest && self.takes(operation, codec)
+        let is_short = codec.part_bytes(unit_bytes) <= longest;
+        is_asynchronous && is_short && self.takes(operation, codec)
     }
 }
 

@@ -5,13 +5,14 @@ mod rig;
 
 use flate2::{Decompress, FlushDecompress, Status};
 use octavo_accel::iaa::fleet::Fleet;
-use octavo_accel::iaa::wire::status;
 use octavo_accel::iaa::{Config, Driver, NewError};
 use octavo_accel::model::{Clock, Fate, Latency, Mishap, Model};
 use octavo_accel::{Batch, By, Cpu, Engine, Failure, Outcome, Request, Why};
 use octavo_codec::deflate::{GENERAL, GENERAL_IDS, Level, MAX_DISTANCE, Table, TableSet};
 use octavo_codec::{Codec, DeflateMode, MAX_UNIT};
-use rig::{CANNED, DYNAMIC, FIXED, Iaa, LANES, MODES, Rig, config, found, pages};
+use rig::{
+    ANSWERS, CANNED, DYNAMIC, FIXED, Iaa, LANES, MODES, Rig, config, found, is_by_device, pages,
+};
 use std::sync::Arc;
 
 /// What zlib makes of a raw deflate stream, and how much of it that took.
@@ -36,10 +37,6 @@ fn with_header(unit: &[u8]) -> Vec<u8> {
         stream.push((u16::from(byte) >> (8 - bits % 8)) as u8);
     }
     stream
-}
-
-fn is_by_device(outcome: &Outcome) -> bool {
-    matches!(outcome.by, By::Queue(_))
 }
 
 #[test]
@@ -369,14 +366,22 @@ fn verification_finds_what_was_compressed_to_something_else() {
     }
 }
 
-/// What a device may answer to one command in place of what was asked, and what becomes of that.
-const ANSWERS: [(Mishap, Why); 5] = [
-    (Mishap::Status(status::PAGE_FAULT, 0), Why::Status(status::PAGE_FAULT, 0)),
-    (Mishap::Status(status::HARDWARE, 0), Why::Status(status::HARDWARE, 0)),
-    (Mishap::Status(status::ANALYTICS, 17), Why::Status(status::ANALYTICS, 17)),
-    (Mishap::Status(0xee, 0xdd), Why::Status(0xee, 0xdd)),
-    (Mishap::WrongSize, Why::Implausible),
-];
+/// Behind four bytes of ones a CRC-32 does not see zeros: with one bit wrong this gives 16 bytes less of
+/// them, and the same checksum.
+#[test]
+fn verification_finds_what_is_shorter_and_has_the_same_checksum() {
+    let mut unit = vec![0; 64];
+    unit[..4].fill(0xff);
+    unit[60] = 2;
+    let mut rig = Rig::new(&found(1, 1, 2, 128, true), Config { verify: true, ..config() });
+    let good = rig::compress(rig.engine(), FIXED, std::slice::from_ref(&unit)).remove(0);
+    assert!(good.0.result.is_ok());
+    rig.model.set_fate(Some(Box::new(|_, descriptor| {
+        (descriptor.codec_flags.get() == 6).then_some(Mishap::WrongByte)
+    })));
+    let (outcome, _) = rig::compress(rig.engine(), FIXED, &[unit]).remove(0);
+    assert_eq!(outcome.result, Err(Failure::Unverified));
+}
 
 #[test]
 fn an_error_for_one_request_of_eight_is_its_own() {

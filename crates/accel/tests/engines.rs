@@ -93,6 +93,36 @@ fn only_devices_ask_for_batches() {
 }
 
 #[test]
+fn parts_of_a_unit_are_requests_to_devices_and_counted_each() {
+    let unit = rig::pages()[..16].concat();
+    for (n, pages, lanes) in [(1, 16, 8), (4, 4, 32), (4, 16, 20), (16, 16, 64), (64, 1, 64)] {
+        let (codec, unit) = (rig::by(n, rig::CANNED), &unit[..pages * 4096]);
+        let longest = Unit::of_pages(pages).expect("a unit");
+        let mut model = Engines::model().engine(&[codec], longest, 0);
+        assert!(model.batches(Operation::Compress, codec, unit.len()));
+        // As many as all parts of a few units, in some MiB at most.
+        assert_eq!(model.capabilities().depth, lanes, "by_{n} of {longest}");
+        let mut cpu = Engines::cpu().engine(&[codec], longest, 0);
+        let mut work = Work::default();
+        let (outcome, bytes) = compress(&mut model, codec, unit);
+        work.note(outcome.by);
+        let mut back = vec![0; unit.len()];
+        let outcome = cpu.run(&mut Io::decompress(codec, &bytes, &mut back));
+        work.note(outcome.by);
+        assert!(outcome.result == Ok(unit.len()) && back == unit, "by_{n}");
+        let (_, bytes) = compress(&mut cpu, codec, unit);
+        back.fill(0);
+        let outcome = model.run(&mut Io::decompress(codec, &bytes, &mut back));
+        work.note(outcome.by);
+        assert!(outcome.result == Ok(unit.len()) && back == unit, "by_{n}");
+        // Longer parts that software compressed may look back further than a device does.
+        let is_near = unit.len() / n <= 4096;
+        assert!(work.by_cpu == 1 && (!is_near || work.by_cpu_instead == 0), "by_{n}: {work:?}");
+        assert_eq!(work.by_devices + work.by_cpu_instead, 2 * n as u64, "by_{n} of {longest}");
+    }
+}
+
+#[test]
 fn what_is_missing_is_named() {
     let empty = tempfile::tempdir().expect("a directory");
     let nothing = text(empty.path());

@@ -37,7 +37,7 @@ static ALLOCATOR: Counting = Counting;
 fn calls(engine: &mut impl Engine, pages: &[Vec<u8>]) -> usize {
     let mut before = usize::MAX;
     let mut calls = 0;
-    for codec in MODES {
+    for codec in MODES.into_iter().chain(MODES.map(|codec| rig::by(4, codec))) {
         let mut outputs = vec![vec![0; 4096]; pages.len()];
         let mut back = outputs.clone();
         let mut requests: Vec<Request<'_>> =
@@ -71,5 +71,9 @@ fn main() {
         (n % 5 == 0).then_some(Mishap::Status(0x20, 0))
     })));
     assert_eq!(calls(rig.engine(), &pages), 0, "calls of the allocator when things go wrong");
-    println!("{} pages, {} modes, no call of the allocator", pages.len(), MODES.len());
+    println!(
+        "{} pages, {} modes, whole and in parts, no call of the allocator",
+        pages.len(),
+        MODES.len()
+    );
 }

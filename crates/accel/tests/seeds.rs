@@ -84,6 +84,12 @@ fn pick(random: &mut Random, n: usize) -> usize {
     random.below(n as u32) as usize
 }
 
+/// One that devices do, for whole units or in up to eight parts.
+fn codec(random: &mut Random) -> Codec {
+    let codec = MODES[pick(random, 3)];
+    if random.below(2) == 0 { codec } else { rig::by(1 << random.below(4), codec) }
+}
+
 /// Rooms for outputs, one for each of what every engine is asked for.
 fn rooms<T>(asked: &[Vec<T>]) -> Vec<Vec<Vec<u8>>> {
     asked.iter().map(|each| vec![vec![0xdd; UNIT_BYTES]; each.len()]).collect()
@@ -124,7 +130,7 @@ fn one(seed: u64, units: &[Vec<u8>]) {
         // Some units in, by every engine.
         let mut some = |_: &Iaa| -> Vec<(usize, Codec)> {
             let n = 1 + random.below(20);
-            (0..n).map(|_| (pick(&mut random, units.len()), MODES[pick(&mut random, 3)])).collect()
+            (0..n).map(|_| (pick(&mut random, units.len()), codec(&mut random))).collect()
         };
         let plan: Vec<_> = engines.iter().map(&mut some).collect();
         let mut outputs = rooms(&plan);

@@ -47,8 +47,6 @@ fn descriptors_are_those_of_the_table() {
         ("count", Descriptor::count(at(4096, 1280))),
         ("decompress", Descriptor::decompress(at(1200, 4096), None)),
         ("decompress-canned", Descriptor::decompress(at(1200, 4096), Some(aecs))),
-        ("verify", Descriptor::verify(at(1200, 4096), None)),
-        ("verify-canned", Descriptor::verify(at(1200, 4096), Some(aecs))),
         ("read-header", Descriptor::read_header(at(83, 4096), 5, aecs)),
     ];
     let table = table("iaa-descriptors.txt");

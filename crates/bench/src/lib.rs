@@ -11,6 +11,7 @@ pub mod codec;
 pub mod crypt;
 pub mod host;
 pub mod pool;
+mod progress;
 mod random;
 pub mod sim;
 pub mod slots;

@@ -58,6 +58,11 @@ fn command() -> i32 {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
+    // What its program does with stdout is the program's.
+    let prints = !matches!(cli.command, Command::Run(_));
+    if prints && let Err(why) = print::ready() {
+        return print::status(Err(why));
+    }
     match cli.command {
         Command::Run(args) => match run::run(&args) {
             Ok(never) => match never {},
@@ -82,7 +87,9 @@ fn refuse(why: &dyn std::fmt::Display, status: i32) -> i32 {
 /// Help and version as clap prints them; a mistake as one line.
 fn usage(error: &clap::Error) -> i32 {
     let said = match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return print::status(error.print()),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            return print::status(print::ready().and_then(|()| error.print()));
+        }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "no command given".to_owned(),
         _ => {
             let text = error.render().to_string();

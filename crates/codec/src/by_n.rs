@@ -9,49 +9,31 @@
 //!
 //! The words are byte offsets from the beginning; a part ends where the next begins, the last one
 //! where the bytes end. Parts know nothing of each other, so that an accelerator can do them all
-//! at once; the price is a header, and matches that do not reach into the part before. A part that
-//! does not fit fails the whole.
+//! at once ([`header`] and [`part`] are for who does that); the price is a header, and matches that
+//! do not reach into the part before. A part that does not fit fails the whole.
 
 use crate::{Corrupt, DoesNotFit};
 
-/// Compresses each of `n` parts of `unit` with `one`, into the front of `out`.
-///
-/// # Panics
-/// When `unit` cannot be cut into `n` equal parts.
-pub fn compress(
-    n: usize,
-    unit: &[u8],
-    out: &mut [u8],
-    mut one: impl FnMut(&[u8], &mut [u8]) -> Result<usize, DoesNotFit>,
-) -> Result<usize, DoesNotFit> {
-    assert_parts(n, unit.len());
-    let mut end = 4 * n;
-    if out.len() < end {
-        return Err(DoesNotFit);
-    }
-    for (i, part) in unit.chunks_exact(unit.len() / n).enumerate() {
-        let word = if i == 0 { n } else { end };
-        out[4 * i..][..4].copy_from_slice(&(word as u32).to_le_bytes());
-        end += one(part, &mut out[end..])?;
-    }
-    Ok(end)
+/// Bytes in front of the parts.
+#[must_use]
+pub const fn header_bytes(n: usize) -> usize {
+    4 * n
 }
 
-/// A part's bytes, and where what they give goes.
-pub type Part<'a> = (&'a [u8], &'a mut [u8]);
-
-/// Decompresses the `n` parts of `bytes` into the whole of `out`: hands them to `some` one by one,
-/// or, where there are more, two by two.
+/// Writes into the header that part `i` of `n` begins at byte `start`.
 ///
 /// # Panics
-/// When `out` cannot be cut into `n` equal parts.
-pub fn decompress(
-    n: usize,
-    bytes: &[u8],
-    out: &mut [u8],
-    mut some: impl FnMut(Part<'_>, Option<Part<'_>>) -> Result<(), Corrupt>,
-) -> Result<(), Corrupt> {
-    assert_parts(n, out.len());
+/// When `out` is shorter than the header.
+pub fn set_start(n: usize, i: usize, start: usize, out: &mut [u8]) {
+    let word = if i == 0 { n } else { start };
+    out[4 * i..][..4].copy_from_slice(&(word as u32).to_le_bytes());
+}
+
+/// The bytes of part `i` of `n`.
+///
+/// # Errors
+/// [`Corrupt`] when the header says that there is none.
+pub fn part(n: usize, i: usize, bytes: &[u8]) -> Result<&[u8], Corrupt> {
     let word = |i: usize| -> Result<usize, Corrupt> {
         let word = bytes.get(4 * i..).and_then(<[u8]>::first_chunk).ok_or(Corrupt)?;
         Ok(u32::from_le_bytes(*word) as usize)
@@ -59,15 +41,50 @@ pub fn decompress(
     if word(0)? != n {
         return Err(Corrupt);
     }
-    let start = |i: usize| match i {
-        0 => Ok(4 * n),
-        _ if i == n => Ok(bytes.len()),
-        _ => word(i),
-    };
+    let start = if i == 0 { header_bytes(n) } else { word(i)? };
+    let end = if i + 1 == n { bytes.len() } else { word(i + 1)? };
+    bytes.get(start..end).ok_or(Corrupt)
+}
+
+/// Compresses each of `n` parts of `unit` with `one`, into the front of `out`.
+///
+/// # Panics
+/// When `unit` cannot be cut into `n` equal parts.
+pub(crate) fn compress(
+    n: usize,
+    unit: &[u8],
+    out: &mut [u8],
+    mut one: impl FnMut(&[u8], &mut [u8]) -> Result<usize, DoesNotFit>,
+) -> Result<usize, DoesNotFit> {
+    assert_parts(n, unit.len());
+    let mut end = header_bytes(n);
+    if out.len() < end {
+        return Err(DoesNotFit);
+    }
+    for (i, part) in unit.chunks_exact(unit.len() / n).enumerate() {
+        set_start(n, i, end, out);
+        end += one(part, &mut out[end..])?;
+    }
+    Ok(end)
+}
+
+/// A part's bytes, and where what they give goes.
+pub(crate) type Part<'a> = (&'a [u8], &'a mut [u8]);
+
+/// Decompresses the `n` parts of `bytes` into the whole of `out`: hands them to `some` one by one,
+/// or, where there are more, two by two.
+///
+/// # Panics
+/// When `out` cannot be cut into `n` equal parts.
+pub(crate) fn decompress(
+    n: usize,
+    bytes: &[u8],
+    out: &mut [u8],
+    mut some: impl FnMut(Part<'_>, Option<Part<'_>>) -> Result<(), Corrupt>,
+) -> Result<(), Corrupt> {
+    assert_parts(n, out.len());
     let part_bytes = out.len() / n;
-    let part = |(i, out)| -> Result<Part<'_>, Corrupt> {
-        Ok((bytes.get(start(i)?..start(i + 1)?).ok_or(Corrupt)?, out))
-    };
+    let part = |(i, out)| -> Result<Part<'_>, Corrupt> { Ok((part(n, i, bytes)?, out)) };
     let mut parts = out.chunks_exact_mut(part_bytes).enumerate().map(part);
     while let Some(part) = parts.next() {
         some(part?, parts.next().transpose()?)?;

@@ -26,7 +26,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod by_n;
+pub mod by_n;
 mod cpu;
 pub mod deflate;
 mod lz4;

@@ -54,10 +54,13 @@ impl Parts {
     /// Not cut, and no header that says so.
     pub const WHOLE: Self = Self(0);
 
-    /// Cut into `n` parts, if that is a power of two from 1 to 64; 1 part has the header too.
+    /// The most parts.
+    pub const MAX: usize = 64;
+
+    /// Cut into `n` parts, if that is a power of two up to [`Parts::MAX`]; 1 part has the header too.
     #[must_use]
     pub const fn by(n: usize) -> Option<Self> {
-        if n.is_power_of_two() && n <= 64 { Some(Self(n as u8)) } else { None }
+        if n.is_power_of_two() && n <= Self::MAX { Some(Self(n as u8)) } else { None }
     }
 
     /// The number of parts, if the unit is cut.
@@ -155,6 +158,33 @@ impl Codec {
                 })
             }
             _ => None,
+        }
+    }
+
+    /// Into how many parts it cuts a unit.
+    #[must_use]
+    pub const fn parts(self) -> Parts {
+        match self {
+            Self::Deflate { parts, .. } => parts,
+            Self::Lz4 | Self::Zstd(_) => Parts::WHOLE,
+        }
+    }
+
+    /// What each part is compressed with, a unit of its own.
+    #[must_use]
+    pub const fn of_part(self) -> Self {
+        match self {
+            Self::Deflate { mode, level, .. } => Self::Deflate { mode, level, parts: Parts::WHOLE },
+            Self::Lz4 | Self::Zstd(_) => self,
+        }
+    }
+
+    /// Bytes in the longest piece of a unit of `unit_bytes` bytes that is compressed for itself.
+    #[must_use]
+    pub const fn part_bytes(self, unit_bytes: usize) -> usize {
+        match self.parts().count() {
+            Some(n) => unit_bytes.div_ceil(n),
+            None => unit_bytes,
         }
     }
 
@@ -277,6 +307,17 @@ mod tests {
     use super::*;
     use std::string::ToString;
     use std::vec::Vec;
+
+    #[test]
+    fn a_part_is_a_unit_of_the_codec_without_parts() {
+        for codec in Codec::all() {
+            let n = codec.parts().count().unwrap_or(1);
+            assert_eq!(codec.part_bytes(4096), 4096 / n);
+            let of_part = codec.of_part();
+            assert_eq!((of_part.parts(), of_part.of_part()), (Parts::WHOLE, of_part));
+            assert!(codec.to_string().starts_with(&of_part.to_string()));
+        }
+    }
 
     #[test]
     fn names_and_ids_read_back() {

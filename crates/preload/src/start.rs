@@ -4,7 +4,7 @@
 use crate::{environ, exec, fork, image, limits};
 use core::ffi::{c_char, c_int};
 use core::fmt::Write as _;
-use octavo_codec::{Codec, Parts};
+use octavo_codec::Codec;
 use octavo_page::config::RunConfig;
 use octavo_page::{EngineKind, Unit};
 use octavo_pager::budget::TIERS;
@@ -96,13 +96,20 @@ fn ladder(
     let on_device = run.engine.is_some_and(|engine| engine != EngineKind::Cpu);
     let tier = |(codec, unit)| -> Result<Tier, &'static str> {
         let codec = asked.unwrap_or(codec).parse().map_err(|_| "unknown codec")?;
-        let by_device = on_device && matches!(codec, Codec::Deflate { parts: Parts::WHOLE, .. });
-        // A device looks for matches no further back than a page: longer units gain it next to nothing.
-        let unit = if by_device { Unit::K4 } else { unit };
+        let by_device = on_device && matches!(codec, Codec::Deflate { .. });
+        let unit = if by_device { device_unit(codec) } else { unit };
         Ok(Tier { codec, unit: run.unit.unwrap_or(unit) })
     };
     let [a, b, c, d] = standard;
     Ok([tier(a)?, tier(b)?, tier(c)?, tier(d)?])
+}
+
+/// The unit for a device, which looks for matches no further back than a page: a page, or for each part
+/// one. More would gain it next to nothing.
+fn device_unit(codec: Codec) -> Unit {
+    let parts = codec.parts().count().unwrap_or(1);
+    let is_one_page_each = |unit: &&Unit| unit.pages() <= parts;
+    Unit::ALL.iter().rfind(is_one_page_each).copied().unwrap_or(Unit::K4)
 }
 
 /// Why the pager did not start, and what would do.

@@ -13,8 +13,9 @@
 //! |---|---|
 //! | fixed, canned | compress |
 //! | dynamic | count symbols; the code and its header made here; compress |
-//! | with `verify` | and decompress for the checksum alone |
+//! | with `verify` | and decompress: is it as long, with the same checksum? |
 //! | decompress | decompress |
+//! | any of them with `:by_N` | the same for each part (`parts`) |
 //!
 //! Invariants:
 //! - A lane that was submitted holds one place of its queue until its completion record was seen.
@@ -22,9 +23,13 @@
 //! - `Full` is answered only while a lane of this engine is busy, and a busy lane ends by its
 //!   deadline: so whoever waits for room gets it.
 
+mod parts;
+
+pub use parts::MAX_UNITS;
+
 use super::aecs::best_lengths;
 use super::fleet::{Fleet, Queue};
-use super::lanes::{Lanes, Step, Use, lane_bytes};
+use super::lanes::{Lanes, Step, Use, lane_bytes, room_bytes};
 use super::tables::{TABLE_BYTES, TABLES, Tables};
 use super::wire::{Completion, CompressAecs, Descriptor, error, status};
 use super::{Machine, Refused, Region};
@@ -35,13 +40,14 @@ use crate::request::{
 use alloc::sync::Arc;
 use core::fmt;
 use octavo_codec::deflate::{GENERAL, GENERAL_IDS, LEARNT_IDS, Lengths, TableSet};
-use octavo_codec::{Codec, DeflateMode, Parts};
+use octavo_codec::{Codec, DeflateMode};
 use octavo_page::{PAGE_SIZE, Unit};
+use parts::Units;
 
 /// How an engine is to work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// The longest unit that devices get; longer ones are done by software.
+    /// The longest unit, or part of one, that devices get; longer ones are done by software.
     pub unit: Unit,
     /// Whether what a device compressed is decompressed again, and the checksums compared.
     pub verify: bool,
@@ -82,7 +88,7 @@ impl fmt::Display for NewError {
 
 impl core::error::Error for NewError {}
 
-/// What an engine has done so far, in requests.
+/// What an engine has done so far, in requests; each part of a unit is one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// Done by devices.
@@ -105,6 +111,7 @@ pub struct Driver<M> {
     fleet: Arc<Fleet>,
     config: Config,
     lanes: Lanes,
+    units: Units,
     tables: Tables,
     software: Cpu,
     /// Where the next compression goes, among the queues for that.
@@ -120,17 +127,35 @@ enum Unsubmitted {
     NoQueue,
 }
 
+/// A request to a device: all of one, or a part.
+#[derive(Clone, Copy)]
+struct Job<'a> {
+    operation: Operation,
+    mode: DeflateMode,
+    input: &'a [u8],
+    /// Bytes that its output may take.
+    room: usize,
+}
+
 /// How a request begins.
 struct Plan {
     step: Step,
     table: Option<u8>,
 }
 
+/// How a request ended: its output lies in the lane, or there is none.
+enum End {
+    Made(u16),
+    Failed(Failure, u16),
+    Instead(Why),
+}
+
 impl<M: Machine> Driver<M> {
     /// Bytes of memory for `lanes` requests at once.
     #[must_use]
     pub const fn memory_for(lanes: usize, unit: Unit) -> usize {
-        TABLE_BYTES.next_multiple_of(PAGE_SIZE) + lanes * lane_bytes(unit.bytes())
+        let lanes = lanes * lane_bytes(unit.bytes());
+        TABLE_BYTES.next_multiple_of(PAGE_SIZE) + lanes.next_multiple_of(PAGE_SIZE)
     }
 
     /// An engine for requests with these codecs, on the queues of `fleet` at `machine`, that works
@@ -161,6 +186,7 @@ impl<M: Machine> Driver<M> {
         let mut driver = Self {
             machine,
             lanes,
+            units: Units::new(),
             tables: Tables::new(memory.part(0, start)),
             software: Cpu::new(codecs),
             // Engines begin apart, so that a few requests of each are spread, too.
@@ -182,7 +208,8 @@ impl<M: Machine> Driver<M> {
     /// # Panics
     /// When a request is started, or the engine was not made for a canned codec.
     pub fn set_learnt(&mut self, tables: Arc<TableSet>) {
-        assert!(!self.lanes.is_any_busy(), "tables are changed between requests");
+        let is_idle = !self.lanes.is_any_busy() && self.units.is_empty();
+        assert!(is_idle, "tables are changed between requests");
         self.set_tables(TableSet::MAX, LEARNT_IDS, tables.tables().iter().map(|t| t.lengths()));
         self.canned[1] = TableSet::MAX;
         self.software.workspace().set_learnt(tables);
@@ -244,22 +271,24 @@ impl<M: Machine> Driver<M> {
     }
 
     /// What a request needs of a device; `None` for what devices do not do.
-    fn plan(&self, io: &Io<'_>) -> Option<Plan> {
-        let Codec::Deflate { mode, parts: Parts::WHOLE, .. } = io.codec else { return None };
-        let longest = match io.operation {
-            Operation::Compress => io.input.len(),
-            Operation::Decompress => io.input.len().max(io.output.len()),
+    fn plan(&self, job: &Job<'_>) -> Option<Plan> {
+        let unit_bytes = self.config.unit.bytes();
+        let is_short = match job.operation {
+            Operation::Compress => job.input.len() <= unit_bytes,
+            Operation::Decompress => {
+                job.input.len() <= room_bytes(unit_bytes) && job.room <= unit_bytes
+            }
         };
-        if longest > self.config.unit.bytes() || io.input.is_empty() {
+        if !is_short || job.input.is_empty() {
             return None;
         }
-        match io.operation {
+        match job.operation {
             Operation::Compress => {
-                let step = match mode {
+                let step = match job.mode {
                     DeflateMode::Dynamic => Step::Count,
                     _ => Step::Compress,
                 };
-                let place = match mode {
+                let place = match job.mode {
                     DeflateMode::CannedGeneral => Some(self.canned[0]),
                     DeflateMode::Canned => Some(self.canned[1]),
                     DeflateMode::Fixed | DeflateMode::Dynamic => None,
@@ -267,11 +296,11 @@ impl<M: Machine> Driver<M> {
                 // One byte of a canned unit says which table it is.
                 let least = 1 + usize::from(place.is_some());
                 let has_table = place.is_none_or(|place| self.tables.compress(place).is_some());
-                (io.output.len() >= least && has_table)
+                (job.room >= least && has_table)
                     .then_some(Plan { step, table: place.map(|place| place as u8) })
             }
             Operation::Decompress => {
-                let table = match (mode.is_canned(), io.input) {
+                let table = match (job.mode.is_canned(), job.input) {
                     (false, _) => None,
                     (true, [id, _, ..]) => {
                         let place = self.tables.find(*id)?;
@@ -296,13 +325,13 @@ impl<M: Machine> Driver<M> {
     }
 
     /// Puts a request into a lane.
-    fn load(&mut self, lane: usize, io: &Io<'_>, plan: &Plan) {
+    fn load(&mut self, lane: usize, job: &Job<'_>, plan: &Plan) {
         let table_byte = usize::from(plan.table.is_some());
-        let (source, room) = match io.operation {
+        let (source, room) = match job.operation {
             Operation::Compress => {
-                (io.input, (io.output.len() - table_byte).min(self.config.unit.bytes()))
+                (job.input, (job.room - table_byte).min(room_bytes(self.config.unit.bytes())))
             }
-            Operation::Decompress => (&io.input[table_byte..], io.output.len()),
+            Operation::Decompress => (&job.input[table_byte..], job.room),
         };
         self.lanes.set_source(lane, source);
         let place = plan.table.map(usize::from);
@@ -323,8 +352,7 @@ impl<M: Machine> Driver<M> {
         let descriptor = match step {
             Step::Count => Descriptor::count(at),
             Step::Compress => Descriptor::compress(at, books.aecs),
-            Step::Verify => Descriptor::verify(at, state()),
-            Step::Decompress => Descriptor::decompress(at, state()),
+            Step::Verify | Step::Decompress => Descriptor::decompress(at, state()),
         };
         let queue = self.hand_over(lane, step, &descriptor)?;
         self.lanes.lanes[lane].usage = Use::Submitted(step, queue);
@@ -387,7 +415,28 @@ impl<M: Machine> Driver<M> {
         taken.is_ok()
     }
 
-    /// No lane or no queue for a new request: told, if room will come of itself, else done here.
+    /// Takes a request of one piece on.
+    fn start_job(&mut self, job: &Job<'_>) -> Result<Ticket, Full> {
+        let Some(plan) = self.plan(job) else {
+            return Ok(Ticket::Software(By::CpuInstead(Why::NotTaken)));
+        };
+        let Some(lane) = self.idle_lane() else {
+            return if self.lanes.is_any_busy() {
+                Err(Full)
+            } else {
+                // All are lost.
+                Ok(Ticket::Software(By::CpuInstead(Why::NoQueue)))
+            };
+        };
+        self.load(lane, job, &plan);
+        match self.submit(lane, plan.step) {
+            Ok(()) => Ok(Ticket::Lane(lane as u16)),
+            Err(Unsubmitted::Full) => self.crowded(job.operation, Why::QueueFull),
+            Err(Unsubmitted::NoQueue) => self.crowded(job.operation, Why::NoQueue),
+        }
+    }
+
+    /// No queue for a new request: told, if room will come of itself, else done here.
     fn crowded(&self, operation: Operation, why: Why) -> Result<Ticket, Full> {
         let waits = operation == Operation::Compress && why != Why::NoQueue;
         if waits && self.lanes.is_any_busy() {
@@ -396,31 +445,31 @@ impl<M: Machine> Driver<M> {
         Ok(Ticket::Software(By::CpuInstead(why)))
     }
 
-    /// Looks after a lane.
-    fn look(&mut self, lane: usize, io: &mut Io<'_>) -> Option<Outcome> {
+    /// Looks after a lane, until its request has ended.
+    fn look(&mut self, lane: usize) -> Option<End> {
         match self.lanes.lanes[lane].usage {
             Use::Waiting(step) => match self.submit(lane, step) {
                 Ok(()) => None,
                 Err(Unsubmitted::Full) => self.is_late(lane).then(|| {
                     self.lanes.lanes[lane].usage = Use::Idle;
-                    self.instead(io, Why::QueueFull)
+                    End::Instead(Why::QueueFull)
                 }),
                 Err(Unsubmitted::NoQueue) => {
                     self.lanes.lanes[lane].usage = Use::Idle;
-                    Some(self.instead(io, Why::NoQueue))
+                    Some(End::Instead(Why::NoQueue))
                 }
             },
             Use::Submitted(step, queue) => {
                 if self.lanes.status(lane) != status::PENDING {
-                    return self.answered(lane, step, queue, io);
+                    return self.answered(lane, step, queue);
                 }
                 self.is_late(lane).then(|| {
                     self.lanes.lanes[lane].usage = Use::Lost(queue);
                     self.fleet.queues()[usize::from(queue)].strike();
-                    self.instead(io, Why::TimedOut)
+                    End::Instead(Why::TimedOut)
                 })
             }
-            Use::Idle | Use::Lost(_) => unreachable!("a ticket that is void"),
+            Use::Idle | Use::Made | Use::Lost(_) => unreachable!("a ticket that is void"),
         }
     }
 
@@ -436,14 +485,8 @@ impl<M: Machine> Driver<M> {
         now > *books.deadline.get_or_insert(now + self.config.timeout_ns)
     }
 
-    /// A step is done: the next one, or the outcome.
-    fn answered(
-        &mut self,
-        lane: usize,
-        step: Step,
-        queue: u16,
-        io: &mut Io<'_>,
-    ) -> Option<Outcome> {
+    /// A step is done: the next one, or the end.
+    fn answered(&mut self, lane: usize, step: Step, queue: u16) -> Option<End> {
         let completion = self.lanes.completion(lane);
         let books = &self.fleet.queues()[usize::from(queue)];
         books.give_back();
@@ -453,43 +496,47 @@ impl<M: Machine> Driver<M> {
         } else {
             books.answered();
         }
-        match self.after(lane, step, &completion, io) {
+        match self.after(lane, step, &completion) {
             Next::Step(step) => {
                 self.lanes.lanes[lane].usage = Use::Waiting(step);
-                self.look(lane, io)
+                self.look(lane)
             }
-            Next::Done(bytes) => {
+            Next::Made => {
+                self.lanes.lanes[lane].usage = Use::Made;
                 self.stats.by_device += 1;
-                Some(Outcome { result: Ok(bytes), by: By::Queue(queue) })
+                Some(End::Made(queue))
             }
             Next::Failed(failure) => {
                 self.stats.by_device += 1;
                 self.stats.unverified += u64::from(failure == Failure::Unverified);
-                Some(Outcome { result: Err(failure), by: By::Queue(queue) })
+                Some(End::Failed(failure, queue))
             }
-            Next::Instead(why) => Some(self.instead(io, why)),
+            Next::Instead(why) => Some(End::Instead(why)),
         }
     }
 
     /// What a completed step leads to.
-    fn after(&mut self, lane: usize, step: Step, done: &Completion, io: &mut Io<'_>) -> Next {
+    fn after(&mut self, lane: usize, step: Step, done: &Completion) -> Next {
         let wrong = Next::Instead(Why::Status(done.status, done.error));
         let is_good = done.status == status::SUCCESS;
+        let books = &self.lanes.lanes[lane];
         match step {
             Step::Count if is_good => self.counted(lane),
-            Step::Compress if is_good => self.compressed(lane, done, io),
+            Step::Compress if is_good => self.compressed(lane, done),
             Step::Compress if does_not_fit(done) => Next::Failed(Failure::DoesNotFit),
-            Step::Verify if is_good && done.crc.get() == self.lanes.lanes[lane].crc => {
-                self.deliver(lane, io)
+            // Not the checksum alone: zeros behind four bytes of ones leave that as it is.
+            Step::Verify
+                if is_good
+                    && done.crc.get() == books.crc
+                    && done.output_size.get() == books.source =>
+            {
+                Next::Made
             }
             Step::Verify if is_good || is_bad_stream(done) => Next::Failed(Failure::Unverified),
-            Step::Decompress if is_good => {
-                if done.output_size.get() as usize != io.output.len() {
-                    return Next::Instead(Why::Implausible);
-                }
-                self.lanes.destination(lane, io.output);
-                Next::Done(io.output.len())
+            Step::Decompress if is_good && done.output_size.get() == books.destination => {
+                Next::Made
             }
+            Step::Decompress if is_good => Next::Instead(Why::Implausible),
             _ => wrong,
         }
     }
@@ -505,7 +552,7 @@ impl<M: Machine> Driver<M> {
         Next::Step(Step::Compress)
     }
 
-    fn compressed(&mut self, lane: usize, done: &Completion, io: &mut Io<'_>) -> Next {
+    fn compressed(&mut self, lane: usize, done: &Completion) -> Next {
         let books = &mut self.lanes.lanes[lane];
         let size = done.output_size.get();
         if size == 0 || size > books.destination {
@@ -514,24 +561,29 @@ impl<M: Machine> Driver<M> {
         books.destination = size;
         books.crc = done.crc.get();
         if !self.config.verify {
-            return self.deliver(lane, io);
+            return Next::Made;
         }
         // A canned body that no device can read cannot be verified.
         let has_state = books.table.is_none_or(|place| self.tables.state(place.into()).is_some());
         if has_state { Next::Step(Step::Verify) } else { Next::Instead(Why::NotTaken) }
     }
 
-    /// Gives the caller what was compressed.
-    fn deliver(&self, lane: usize, io: &mut Io<'_>) -> Next {
+    /// Gives the caller what was made, and the lane back.
+    ///
+    /// # Errors
+    /// [`Failure::DoesNotFit`] when there is less room than there was at first.
+    fn deliver(&mut self, lane: usize, io: &mut Io<'_>) -> Result<usize, Failure> {
+        self.lanes.lanes[lane].usage = Use::Idle;
         let books = &self.lanes.lanes[lane];
-        let id = books.table.and_then(|place| self.tables.compress(place.into()));
-        let (first, rest) = io.output.split_at_mut(usize::from(id.is_some()));
-        if let (Some((id, _)), [byte]) = (id, &mut *first) {
-            *byte = id;
-        }
-        let size = books.destination as usize;
-        self.lanes.destination(lane, &mut rest[..size]);
-        Next::Done(first.len() + size)
+        let place = books.table.filter(|_| io.operation == Operation::Compress);
+        let id = place.and_then(|place| self.tables.compress(place.into())).map(|(id, _)| id);
+        let id = id.as_slice();
+        let size = id.len() + books.destination as usize;
+        let output = io.output.get_mut(..size).ok_or(Failure::DoesNotFit)?;
+        let (first, rest) = output.split_at_mut(id.len());
+        first.copy_from_slice(id);
+        self.lanes.destination(lane, rest);
+        Ok(size)
     }
 
     /// Does a request by software.
@@ -550,7 +602,7 @@ impl<M: Machine> Driver<M> {
 /// What a completed step leads to.
 enum Next {
     Step(Step),
-    Done(usize),
+    Made,
     Failed(Failure),
     Instead(Why),
 }
@@ -576,26 +628,23 @@ impl<M: Machine> Engine for Driver<M> {
     }
 
     fn takes(&self, _: Operation, codec: Codec) -> bool {
-        matches!(codec, Codec::Deflate { parts: Parts::WHOLE, .. })
+        matches!(codec, Codec::Deflate { .. })
     }
 
     fn start(&mut self, io: &Io<'_>) -> Result<Ticket, Full> {
-        let Some(plan) = self.plan(io) else {
+        // What was taken on comes first, or it might never have a lane.
+        if self.units.is_any_waiting() {
+            return Err(Full);
+        }
+        let Codec::Deflate { mode, parts, .. } = io.codec else {
             return Ok(Ticket::Software(By::CpuInstead(Why::NotTaken)));
         };
-        let Some(lane) = self.idle_lane() else {
-            return if self.lanes.is_any_busy() {
-                Err(Full)
-            } else {
-                // All are lost.
-                Ok(Ticket::Software(By::CpuInstead(Why::NoQueue)))
-            };
-        };
-        self.load(lane, io, &plan);
-        match self.submit(lane, plan.step) {
-            Ok(()) => Ok(Ticket::Lane(lane as u16)),
-            Err(Unsubmitted::Full) => self.crowded(io.operation, Why::QueueFull),
-            Err(Unsubmitted::NoQueue) => self.crowded(io.operation, Why::NoQueue),
+        match parts.count() {
+            Some(n) => self.start_unit(io, mode, n),
+            None => {
+                let Io { operation, input, ref output, .. } = *io;
+                self.start_job(&Job { operation, mode, input, room: output.len() })
+            }
         }
     }
 
@@ -603,17 +652,27 @@ impl<M: Machine> Engine for Driver<M> {
         match ticket {
             Ticket::Software(By::CpuInstead(why)) => Some(self.instead(io, why)),
             Ticket::Software(_) => unreachable!("a ticket of another engine"),
-            Ticket::Lane(lane) => self.look(lane.into(), io),
+            Ticket::Lane(lane) => {
+                let lane = lane.into();
+                Some(match self.look(lane)? {
+                    End::Made(queue) => {
+                        Outcome { result: self.deliver(lane, io), by: By::Queue(queue) }
+                    }
+                    End::Failed(failure, queue) => {
+                        Outcome { result: Err(failure), by: By::Queue(queue) }
+                    }
+                    End::Instead(why) => self.instead(io, why),
+                })
+            }
+            Ticket::Unit(place) => self.check_unit(place.into(), io),
         }
     }
 
     fn abandon(&mut self, ticket: Ticket) {
-        if let Ticket::Lane(lane) = ticket {
-            let usage = &mut self.lanes.lanes[usize::from(lane)].usage;
-            *usage = match *usage {
-                Use::Submitted(_, queue) => Use::Lost(queue),
-                _ => Use::Idle,
-            };
+        match ticket {
+            Ticket::Software(_) => {}
+            Ticket::Lane(lane) => self.lanes.give_up(lane.into()),
+            Ticket::Unit(place) => self.give_unit_up(place.into()),
         }
     }
 

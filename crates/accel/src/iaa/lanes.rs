@@ -2,8 +2,11 @@
 //!
 //! ```text
 //!   region: │ tables │ lane 0 │ lane 1 │ ...
-//!   lane:   │ completion │ AECS │ histogram │ to the page │ source: a unit │ destination: a unit │
+//!   lane:   │ completion │ AECS │ histogram │ to the page │ source │ destination │
 //! ```
+//!
+//! Source and destination each hold a unit, or a part of one, and somewhat more: a part may get longer
+//! where the whole gets shorter.
 //!
 //! A lane is *idle*, *busy* with a request, or *lost*: given up while a device may still write
 //! there. A lost lane is idle again when its completion record says that the device is done, and
@@ -30,6 +33,8 @@ pub enum Use {
     Waiting(Step),
     /// A step of a request, in this queue.
     Submitted(Step, u16),
+    /// A request is done, and its output lies in the destination.
+    Made,
     /// Something in this queue that nobody waits for.
     Lost(u16),
 }
@@ -41,7 +46,7 @@ pub enum Step {
     Count,
     /// Compress.
     Compress,
-    /// Decompress what was compressed, for its checksum.
+    /// Decompress what was compressed, for its length and checksum.
     Verify,
     /// Decompress.
     Decompress,
@@ -57,7 +62,7 @@ pub struct Lane {
     pub looks: u32,
     /// Bytes in the source.
     pub source: u32,
-    /// Bytes that may be written to the destination; once it is compressed, bytes written.
+    /// Bytes that may be written to the destination; once it is made, bytes written.
     pub destination: u32,
     /// The address of the AECS for the compression.
     pub aecs: u64,
@@ -79,7 +84,13 @@ pub struct Lanes {
 
 /// Bytes of a lane for units of `unit_bytes` bytes.
 pub const fn lane_bytes(unit_bytes: usize) -> usize {
-    SOURCE + 2 * unit_bytes
+    SOURCE + 2 * room_bytes(unit_bytes)
+}
+
+/// Bytes in source and destination each: a fixed block of bytes that do not compress takes nine bits
+/// for most of them. Whole lines of the cache.
+pub const fn room_bytes(unit_bytes: usize) -> usize {
+    unit_bytes + unit_bytes / 8 + 64
 }
 
 impl Lanes {
@@ -113,8 +124,17 @@ impl Lanes {
 
     /// Whether a request is in any of them.
     pub fn is_any_busy(&self) -> bool {
-        let busy = |lane: &Lane| matches!(lane.usage, Use::Waiting(_) | Use::Submitted(..));
+        let busy = |lane: &Lane| !matches!(lane.usage, Use::Idle | Use::Lost(_));
         self.lanes.iter().any(busy)
+    }
+
+    /// Gives a lane up: what a device has of it is lost.
+    pub fn give_up(&mut self, lane: usize) {
+        let usage = &mut self.lanes[lane].usage;
+        *usage = match *usage {
+            Use::Submitted(_, queue) => Use::Lost(queue),
+            _ => Use::Idle,
+        };
     }
 
     /// Ends what was lost and has been answered since; gives the queues that have a place more.
@@ -130,6 +150,10 @@ impl Lanes {
 
     fn base(&self, lane: usize) -> usize {
         lane * lane_bytes(self.unit_bytes)
+    }
+
+    fn destination_at(&self) -> usize {
+        SOURCE + room_bytes(self.unit_bytes)
     }
 
     /// The first byte of the completion record, 0 while the device is at work.
@@ -157,7 +181,7 @@ impl Lanes {
 
     /// Copies out of the destination.
     pub fn destination(&self, lane: usize, bytes: &mut [u8]) {
-        self.region.read(self.base(lane) + SOURCE + self.unit_bytes, bytes);
+        self.region.read(self.base(lane) + self.destination_at(), bytes);
     }
 
     /// Sets the lane's own AECS, and gives its address.
@@ -177,11 +201,11 @@ impl Lanes {
     pub fn places(&self, lane: usize, step: Step) -> Places {
         let address = |at| self.region.address(self.base(lane) + at);
         let Lane { source, destination, .. } = self.lanes[lane];
-        let (from, to) = (address(SOURCE), address(SOURCE + self.unit_bytes));
+        let (from, to) = (address(SOURCE), address(self.destination_at()));
         let (source, source_size, destination, destination_size) = match step {
             Step::Compress | Step::Decompress => (from, source, to, destination),
             Step::Count => (from, source, address(HISTOGRAM), size_of::<Histogram>() as u32),
-            // Nothing is written, but what would be must fit somewhere.
+            // Over what was compressed, which is in the caller's memory, too.
             Step::Verify => (to, destination, from, source),
         };
         Places {

@@ -23,7 +23,7 @@ pub mod portals;
 mod tables;
 pub mod wire;
 
-pub use driver::{Config, Driver, NewError, Stats};
+pub use driver::{Config, Driver, MAX_UNITS, NewError, Stats};
 pub use octavo_sys::device::{Refused, Region};
 
 use alloc::sync::Arc;

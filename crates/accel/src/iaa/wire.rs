@@ -155,14 +155,6 @@ impl Descriptor {
         }
     }
 
-    /// As [`Descriptor::decompress`], for the checksum alone: nothing is written.
-    #[must_use]
-    pub const fn verify(at: Places, aecs: Option<u64>) -> Self {
-        let mut descriptor = Self::decompress(at, aecs);
-        descriptor.codec_flags = U16::new(descriptor.codec_flags.get() | decompress::SUPPRESS);
-        descriptor
-    }
-
     /// To read the header of a block in `source`, of which the last `unused` bits are none of it, and
     /// leave the state behind it in an AECS.
     #[must_use]

@@ -3,9 +3,10 @@
 
 use octavo_accel::iaa::discover::{Device, Found, Queue};
 use octavo_accel::iaa::fleet::Fleet;
+use octavo_accel::iaa::wire::status;
 use octavo_accel::iaa::{Config, Driver, Region};
-use octavo_accel::model::{Clock, Latency, Model};
-use octavo_accel::{Batch, Engine, Outcome, Request};
+use octavo_accel::model::{Clock, Latency, Mishap, Model};
+use octavo_accel::{Batch, By, Engine, Outcome, Request, Why};
 use octavo_codec::{Codec, DeflateMode, Parts, deflate::Level};
 use octavo_page::Unit;
 use std::sync::{Arc, Mutex};
@@ -96,6 +97,30 @@ pub const DYNAMIC: Codec = deflate(DeflateMode::Dynamic);
 pub const CANNED: Codec = deflate(DeflateMode::CannedGeneral);
 pub const MODES: [Codec; 3] = [FIXED, DYNAMIC, CANNED];
 
+/// What a device may answer to one command in place of what was asked, and what becomes of that.
+pub const ANSWERS: [(Mishap, Why); 5] = [
+    (Mishap::Status(status::PAGE_FAULT, 0), Why::Status(status::PAGE_FAULT, 0)),
+    (Mishap::Status(status::HARDWARE, 0), Why::Status(status::HARDWARE, 0)),
+    (Mishap::Status(status::ANALYTICS, 17), Why::Status(status::ANALYTICS, 17)),
+    (Mishap::Status(0xee, 0xdd), Why::Status(0xee, 0xdd)),
+    (Mishap::WrongSize, Why::Implausible),
+];
+
+/// Whether a device did it, or devices did all parts of it.
+pub fn is_by_device(outcome: &Outcome) -> bool {
+    matches!(outcome.by, By::Queue(_) | By::Parts { by_cpu_instead: 0, .. })
+}
+
+/// The codec for units in `n` parts.
+pub fn by(n: usize, codec: Codec) -> Codec {
+    match codec {
+        Codec::Deflate { mode, level, .. } => {
+            Codec::Deflate { mode, level, parts: Parts::by(n).expect("a power of two") }
+        }
+        other => other,
+    }
+}
+
 /// What devices do, and some of what they do not.
 pub fn codecs() -> Vec<Codec> {
     let mut codecs = MODES.to_vec();
@@ -123,7 +148,7 @@ pub fn compress<E: Engine>(
     codec: Codec,
     units: &[Vec<u8>],
 ) -> Vec<(Outcome, Vec<u8>)> {
-    let mut outputs: Vec<Vec<u8>> = units.iter().map(|unit| vec![0; unit.len()]).collect();
+    let mut outputs: Vec<Vec<u8>> = units.iter().map(|unit| vec![0xdd; unit.len()]).collect();
     let mut requests: Vec<Request<'_>> = units
         .iter()
         .zip(&mut outputs)

@@ -21,8 +21,8 @@
 mod work;
 
 use crate::host::{self, Machine};
+use crate::progress::Progress;
 use crate::table::table;
-use indicatif::ProgressBar;
 use octavo_accel::Engines;
 use octavo_codec::Codec;
 use octavo_page::{ByteSize, EngineKind, PAGE_SIZE};
@@ -156,7 +156,7 @@ pub fn compare(options: &Options) -> Result<Comparison, BatchError> {
     let mut kinds = vec![Engines::cpu()];
     kinds.extend(Engines::open(EngineKind::Iaa));
     let cells = options.codecs.len() * kinds.len() * options.cpus.len() * FOLIOS.len();
-    let progress = ProgressBar::new(cells as u64);
+    let progress = Progress::of("bench batch", cells);
     let (mut rows, mut ratio) = (Vec::new(), None);
     let (mut rounds, mut book_rounds) = (usize::MAX, usize::MAX);
     for codec in options.codecs.iter().copied() {
@@ -167,18 +167,17 @@ pub fn compare(options: &Options) -> Result<Comparison, BatchError> {
             let mut bench = Bench::new(&sized, engines, threads)?;
             for folio in FOLIOS {
                 let cell = Cell { folio, threads };
-                let share = BUDGET.saturating_sub(begin.elapsed())
-                    / (cells - progress.position() as usize) as u32;
+                let share =
+                    BUDGET.saturating_sub(begin.elapsed()) / (cells - progress.steps()) as u32;
                 let whole = bench.whole(cell, ROUNDS, share * 3 / 4)?;
                 let books = work::books(&sized, engines, cell, BOOK_LOTS, share / 4)?;
                 rounds = rounds.min(whole.rounds());
                 book_rounds = book_rounds.min(books.rounds());
                 rows.extend(rows_of(codec, engines.kind(), cell, &whole, &books));
-                progress.inc(1);
+                progress.step();
             }
         }
     }
-    progress.finish_and_clear();
     let (ratio, ratio_codec) = ratio.unwrap_or_default();
     let pages = pages.len();
     Ok(Comparison { bench: "batch", machine, pages, ratio, ratio_codec, rounds, book_rounds, rows })

@@ -19,8 +19,8 @@
 mod work;
 
 use crate::host::{self, Machine};
+use crate::progress::Progress;
 use crate::table::table;
-use indicatif::ProgressBar;
 use octavo_crypt::KeyError;
 use octavo_mempool::MempoolError;
 use octavo_page::ByteSize;
@@ -140,17 +140,16 @@ struct Row {
 pub fn compare(options: &Options) -> Result<Comparison, CryptError> {
     let machine = host::machine();
     let mut bench = Bench::new(options.backing.as_deref())?;
-    let progress = ProgressBar::new(3 * WRITES.len() as u64);
+    let progress = Progress::of("bench crypt", 3 * WRITES.len());
     let mut rows = Vec::new();
     for write_bytes in WRITES {
         rows.extend(bench.by_reserve(write_bytes)?);
-        progress.inc(1);
+        progress.step();
         rows.extend(bench.by_recycler(write_bytes)?);
-        progress.inc(1);
+        progress.step();
         rows.extend(bench.by_system(write_bytes)?);
-        progress.inc(1);
+        progress.step();
     }
-    progress.finish_and_clear();
     let (target, locked) = (bench.target(), bench.is_locked());
     Ok(Comparison { bench: "crypt", machine, target, locked, rounds: ROUNDS, rows })
 }

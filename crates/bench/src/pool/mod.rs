@@ -18,10 +18,10 @@ pub mod systems;
 pub mod work;
 
 use crate::host::{self, Machine};
+use crate::progress::Progress;
 use crate::swap::peer::{PeerError, last_words};
 use crate::table::table;
 use comfy_table::Table;
-use indicatif::ProgressBar;
 use objects::{Objects, ObjectsError};
 use octavo_codec::{Codec, ZstdLevel};
 use octavo_page::{ByteSize, ChainLength, Unit};
@@ -287,8 +287,7 @@ enum Line {
 /// out.
 pub fn compare(options: &Options) -> Result<Comparison, PoolError> {
     Objects::new(&options.pages, None, Unit::K64)?;
-    let (begin, progress) = (Instant::now(), ProgressBar::new_spinner());
-    progress.enable_steady_tick(Duration::from_millis(200));
+    let (begin, progress) = (Instant::now(), Progress::open("bench pool"));
     let mut comparison = Comparison {
         bench: "pool",
         machine: host::machine(),
@@ -299,7 +298,7 @@ pub fn compare(options: &Options) -> Result<Comparison, PoolError> {
         left_out: Vec::new(),
     };
     for job in jobs(options) {
-        progress.set_message(job.to_string());
+        progress.now(job.to_string());
         let done = if begin.elapsed() > BUDGET {
             Err(format!("{} s were over; take a smaller --size", BUDGET.as_secs()))
         } else {
@@ -310,7 +309,6 @@ pub fn compare(options: &Options) -> Result<Comparison, PoolError> {
             comparison.left_out.push(LeftOut { system: job.to_string(), why });
         }
     }
-    progress.finish_and_clear();
     Ok(comparison)
 }
 

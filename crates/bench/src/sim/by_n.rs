@@ -12,11 +12,11 @@
 //! and the lanes are not counted: the kernel's driver makes none.
 
 use super::{Parameter, Report, Row};
-use octavo_accel::by_n;
 use octavo_accel::iaa::discover::{Device, Found, Queue};
 use octavo_accel::iaa::fleet::Fleet;
 use octavo_accel::iaa::{Config, Driver, Machine, Region};
 use octavo_accel::model::{Clock, Latency, Model};
+use octavo_accel::{Engine, Io};
 use octavo_codec::deflate::Level;
 use octavo_codec::{Codec, DeflateMode, Parts};
 use octavo_page::Unit;
@@ -61,17 +61,17 @@ fn folio() -> Vec<u8> {
 pub fn report() -> Report {
     let fleet = Arc::new(Fleet::new(&found()));
     let model = Arc::new(Model::new(&fleet, Clock::Virtual, Latency::BY_N));
-    let bytes = Driver::<Arc<Model>>::memory_for(by_n::MAX_PARTS, Unit::K64);
+    let bytes = Driver::<Arc<Model>>::memory_for(Parts::MAX, Unit::K64);
     let memory = Region::new(bytes, c"octavo sim").expect("memory for lanes");
     model.share(&memory);
     let codec =
-        Codec::Deflate { mode: DeflateMode::CannedGeneral, level: Level::L1, parts: Parts::WHOLE };
+        |parts| Codec::Deflate { mode: DeflateMode::CannedGeneral, level: Level::L1, parts };
     let config = Config { unit: Unit::K64, ..Config::DEFAULT };
-    let mut engine =
-        Driver::new(model.clone(), fleet, &memory, &[codec], config).expect("there are queues");
+    let mut engine = Driver::new(model.clone(), fleet, &memory, &[codec(Parts::WHOLE)], config)
+        .expect("there are queues");
 
     let folio = folio();
-    let (mut room, mut out) = (vec![0; folio.len()], vec![0; folio.len()]);
+    let (mut back, mut out) = (vec![0; folio.len()], vec![0; folio.len()]);
     let mut rows = Vec::new();
     for (n, compress_ns, decompress_ns) in PUBLISHED {
         let row = |what: &str, ns, published| {
@@ -79,14 +79,15 @@ pub fn report() -> Report {
             let case = format!("by_{n}-{what}");
             Row::new(case, "iaa", ns as f64, Some(published), is_fitted)
         };
+        let codec = codec(Parts::by(n).expect("a power of two"));
         let begin = model.now();
-        let size = by_n::compress(&mut engine, codec, n, &folio, &mut room, &mut out);
+        let size = engine.run(&mut Io::compress(codec, &folio, &mut out)).result;
         rows.push(row("compress", model.now() - begin, compress_ns));
         let size = size.expect("the folio compresses");
         let begin = model.now();
-        by_n::decompress(&mut engine, codec, n, &out[..size], &mut room).expect("its own bytes");
+        let read = engine.run(&mut Io::decompress(codec, &out[..size], &mut back)).result;
         rows.push(row("decompress", model.now() - begin, decompress_ns));
-        assert!(room == folio, "by_{n}: another folio came back");
+        assert!(read == Ok(folio.len()) && back == folio, "by_{n}: another folio came back");
     }
     let stats = engine.stats();
     let requests: u64 = PUBLISHED.iter().map(|(n, ..)| 2 * *n as u64).sum();

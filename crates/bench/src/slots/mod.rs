@@ -16,8 +16,8 @@ mod pairs;
 mod processes;
 
 use crate::host::{self, Machine};
+use crate::progress::Progress;
 use crate::table::table;
-use indicatif::ProgressBar;
 use octavo_page::Order;
 use octavo_slots::Slots;
 use octavo_slots::twins::{Allocator, OneLock, Series};
@@ -121,7 +121,7 @@ pub fn compare(options: &Options) -> Result<Comparison, SlotsError> {
     let machine = host::machine();
     let patterns = [Pattern::Sequential, Pattern::Random, Pattern::Mixed];
     let cells = patterns.len() * ORDERS.len() * FILLS.len() * options.threads.len();
-    let progress = ProgressBar::new(cells as u64 + processes::MIXES.len() as u64);
+    let progress = Progress::of("bench slots", cells + processes::MIXES.len());
     let mut rows = Vec::new();
     for pattern in patterns {
         for order in ORDERS.map(|n| Order::new(n).expect("an order")) {
@@ -129,7 +129,7 @@ pub fn compare(options: &Options) -> Result<Comparison, SlotsError> {
                 for &threads in &options.threads {
                     let plan = pairs::Plan { capacity: CAPACITY, pattern, order, fill, threads };
                     rows.extend(with_ratios(pairs::cell(&plan)?));
-                    progress.inc(1);
+                    progress.step();
                 }
             }
         }
@@ -140,9 +140,8 @@ pub fn compare(options: &Options) -> Result<Comparison, SlotsError> {
             processes::row::<Series>(mix),
             processes::row::<OneLock>(mix),
         ]));
-        progress.inc(1);
+        progress.step();
     }
-    progress.finish_and_clear();
     Ok(Comparison { bench: "slots", machine, slots: CAPACITY, rounds: pairs::ROUNDS, rows })
 }
 

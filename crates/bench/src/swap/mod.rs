@@ -20,8 +20,8 @@ pub mod peer;
 pub mod worker;
 
 use crate::host::{self, Machine};
+use crate::progress::Progress;
 use crate::table::table;
-use indicatif::ProgressBar;
 use octavo_page::{ByteSize, PAGE_SIZE};
 use pages::{Pages, PagesError};
 use peer::{Keeper, PeerError, Place, last_words};
@@ -310,7 +310,6 @@ pub fn compare(options: &Options) -> Result<Outcome, SwapError> {
         }
         longest = longest.max(begin.elapsed());
     }
-    driver.progress.finish_and_clear();
     Ok(driver.outcome())
 }
 
@@ -318,7 +317,7 @@ pub fn compare(options: &Options) -> Result<Outcome, SwapError> {
 struct Driver<'a> {
     options: &'a Options,
     machine: Machine,
-    progress: ProgressBar,
+    progress: Progress,
     interrupted: Arc<AtomicBool>,
     deadline: Instant,
     round: usize,
@@ -333,8 +332,7 @@ impl<'a> Driver<'a> {
             signal_hook::flag::register(signal, Arc::clone(&interrupted))
                 .map_err(io_error("signals"))?;
         }
-        let progress = ProgressBar::new_spinner();
-        progress.enable_steady_tick(Duration::from_millis(200));
+        let progress = Progress::open("bench swap");
         let machine = host::machine();
         let mut sides = Vec::new();
         for &threads in &options.threads {
@@ -465,8 +463,7 @@ impl<'a> Driver<'a> {
         for phase in Phase::ALL {
             let Options { rounds, .. } = self.options;
             let at = self.round + 1;
-            self.progress
-                .set_message(format!("round {at} of {rounds}: {}: {phase:?}", worker.side));
+            self.progress.now(format!("round {at} of {rounds}: {}: {phase:?}", worker.side));
             let report = worker.phase(&self.interrupted, self.deadline)?;
             assert_eq!(report.phase, phase, "driver and worker are of one build");
             sample.reports.push(report);

@@ -8,9 +8,9 @@ mod speed;
 mod target;
 
 use crate::host::{self, Machine};
+use crate::progress::Progress;
 use crate::table::table;
 use churn::{Churned, LIVE, Lifetimes, churn};
-use indicatif::ProgressBar;
 use octavo_backing::file::OpenError;
 use octavo_backing::{Geometry, NewError, ReadError, Ways, WriteError};
 use octavo_crypt::KeyError;
@@ -131,18 +131,17 @@ pub fn compare(options: &Options) -> Result<Comparison, WritebackError> {
     let machine = host::machine();
     let target = Target::new(options.backing.clone());
     let mut speed = Speed::new(target::objects(Speed::objects()))?;
-    let progress = ProgressBar::new(ROUNDS as u64 + 2);
+    let progress = Progress::of("bench writeback", ROUNDS + 2);
     let (mut rounds, begin) = (Vec::new(), Instant::now());
     while rounds.len() < ROUNDS && (rounds.is_empty() || begin.elapsed() < BUDGET) {
         rounds.push(speed.round(&target)?);
-        progress.inc(1);
+        progress.step();
     }
     let mut rows = rows_of(&rounds);
     let (ways, row) = churn_row(&target, Lifetimes::Uniform, "churn-uniform")?;
     rows.push(row);
-    progress.inc(1);
+    progress.step();
     rows.push(churn_row(&target, Lifetimes::Generations, "churn-generations")?.1);
-    progress.finish_and_clear();
     let target = names(ways);
     Ok(Comparison { bench: "writeback", machine, target, rounds: rounds.len(), rows })
 }

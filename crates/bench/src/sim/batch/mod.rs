@@ -38,6 +38,7 @@ mod usemem;
 mod zswap;
 
 use super::{Report, Row};
+use crate::progress::Progress;
 use machine::{Software, System};
 use octavo_accel::model::Latency;
 use octavo_page::Order;
@@ -120,6 +121,7 @@ fn build_case(system: System) -> build::Case {
 
 /// Runs a case for each system, on as many threads as there are processors.
 fn run_all<C: Sync, O: Send>(cases: &[C], run: impl Fn(&C) -> O + Sync) -> Vec<O> {
+    let progress = Progress::of("sim batch", cases.len());
     let next = Mutex::new(0..cases.len());
     let outcomes: Vec<_> = cases.iter().map(|_| Mutex::new(None)).collect();
     let threads = thread::available_parallelism().map_or(1, usize::from);
@@ -128,6 +130,7 @@ fn run_all<C: Sync, O: Send>(cases: &[C], run: impl Fn(&C) -> O + Sync) -> Vec<O
         while let Some(n) = take() {
             let outcome = run(&cases[n]);
             *outcomes[n].lock().expect("nobody fails with it") = Some(outcome);
+            progress.step();
         }
     };
     thread::scope(|scope| {
