@@ -53,11 +53,11 @@ pub fn decompress(
 ) -> Result<(), Corrupt> {
     assert_parts(n, out.len());
     let word = |i: usize| -> Result<usize, Corrupt> {
-        let word = bytes.get(4 * i..).and_then(<[u8]>::first_chunk).ok_or(Corrupt)?;
+        let word = bytes.get(4 * i..).and_then(<[u8]>::first_chunk).ok_or(Corrupt::Damaged)?;
         Ok(u32::from_le_bytes(*word) as usize)
     };
     if word(0)? != n {
-        return Err(Corrupt);
+        return Err(Corrupt::Damaged);
     }
     let start = |i: usize| match i {
         0 => Ok(4 * n),
@@ -66,7 +66,7 @@ pub fn decompress(
     };
     let part_bytes = out.len() / n;
     let part = |(i, out)| -> Result<Part<'_>, Corrupt> {
-        Ok((bytes.get(start(i)?..start(i + 1)?).ok_or(Corrupt)?, out))
+        Ok((bytes.get(start(i)?..start(i + 1)?).ok_or(Corrupt::Damaged)?, out))
     };
     let mut parts = out.chunks_exact_mut(part_bytes).enumerate().map(part);
     while let Some(part) = parts.next() {
@@ -95,7 +95,7 @@ mod tests {
     fn kept(one: Part<'_>, other: Option<Part<'_>>) -> Result<(), Corrupt> {
         for (bytes, part) in [one].into_iter().chain(other) {
             if bytes.len() != part.len() {
-                return Err(Corrupt);
+                return Err(Corrupt::Damaged);
             }
             part.copy_from_slice(bytes);
         }
@@ -125,12 +125,12 @@ mod tests {
         let whole = [2, 0, 0, 0, 10, 0, 0, 0, 1, 2, 3, 4];
         let mut back = [0; 4];
         for end in 0..12 {
-            assert_eq!(decompress(2, &whole[..end], &mut back, kept), Err(Corrupt));
+            assert_eq!(decompress(2, &whole[..end], &mut back, kept), Err(Corrupt::Damaged));
         }
         for (at, value) in [(0, 1), (0, 4), (4, 7), (4, 9), (4, 13), (7, 0xff)] {
             let mut damaged = whole;
             damaged[at] = value;
-            assert_eq!(decompress(2, &damaged, &mut back, kept), Err(Corrupt));
+            assert_eq!(decompress(2, &damaged, &mut back, kept), Err(Corrupt::Damaged));
         }
     }
 }
