@@ -19,7 +19,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use nix::errno::Errno;
 use octavo_accel::{Engines, Unusable};
 use octavo_bench::host;
-use octavo_codec::{Codec, DeflateMode};
+use octavo_codec::Codec;
 use octavo_page::config::{RunConfig, Text, VARIABLE, reserve_bytes};
 use octavo_page::{ByteSize, ChainLength, EngineKind, PAGE_SIZE, Unit};
 use octavo_sys::task;
@@ -62,9 +62,10 @@ pub struct RunArgs {
 
     /// How memory is compressed: lz4, zstd:LEVEL with a level from -7 to 9, as in zstd:1, or
     /// deflate-MODE:LEVEL with a level of 1, 6 or 9: deflate-fixed:1, deflate-dynamic:6,
-    /// deflate-canned:1:general. With :by_N, N from 1 to 64, each unit in so many parts, by the CPU.
+    /// deflate-canned:1 (tables learnt from the program while it runs), deflate-canned:1:general
+    /// (tables that suit most). With :by_N, N from 1 to 64, each unit in so many parts, by the CPU.
     /// Without it: chosen while running
-    #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = usable_codec)]
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     codec: Option<Codec>,
 
     /// How much is compressed at once: 4K, 16K or 64K. Without it: chosen while running
@@ -153,16 +154,6 @@ impl EngineChoice {
             Self::Only(kind) => Ok(kind),
         }
     }
-}
-
-/// A codec of which this program has everything: nothing learns tables while it runs so far.
-fn usable_codec(text: &str) -> Result<Codec, String> {
-    let codec = text.parse().map_err(|why| format!("{why}"))?;
-    if let Codec::Deflate { mode: DeflateMode::Canned, level, parts } = codec {
-        let general = Codec::Deflate { mode: DeflateMode::CannedGeneral, level, parts };
-        return Err(format!("nothing learns tables yet; {general} has those that are there"));
-    }
-    Ok(codec)
 }
 
 /// A size that can be a limit.

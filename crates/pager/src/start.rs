@@ -41,6 +41,7 @@ use core::cell::Cell;
 use core::fmt::Write as _;
 use core::mem::ManuallyDrop;
 use core::time::Duration;
+use octavo_codec::deflate::Learner;
 use octavo_ledger::{Ledger, Member, Newcomer, Owner};
 use octavo_page::PAGE_SIZE;
 use octavo_page::pins::Pins;
@@ -413,17 +414,16 @@ fn serve(pager: &'static Pager, process: i32) -> ! {
 fn worker(number: usize, pager: &Pager) -> &'static mut Worker {
     static WORKERS: [AtomicPtr<Worker>; MAX_EVICTORS + 1] =
         [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_EVICTORS + 1];
-    let Pager { config, engines, .. } = pager;
     let place = &WORKERS[number];
     let inherited = place.load(Ordering::Acquire);
     if inherited.is_null() {
-        let worker = Box::leak(Box::new(Worker::new(number, config, engines)));
+        let worker = Box::leak(Box::new(Worker::new(number, pager)));
         place.store(worker, Ordering::Release);
         return worker;
     }
     // SAFETY: leaked in the parent; each number has one task in each process.
     let worker = unsafe { &mut *inherited };
-    worker.begin_anew(config, engines);
+    worker.begin_anew(pager);
     worker
 }
 
@@ -614,7 +614,11 @@ fn store(config: &Config) -> Result<Store<PoolArena>> {
         Some(_) => Store::backed(arena, stored),
         None => Store::new(arena, stored),
     };
-    store.map_err(|_| Errno::ENOMEM)
+    let mut store = store.map_err(|_| Errno::ENOMEM)?;
+    if let Some((level, unit)) = config.learns() {
+        store.set_learner(Learner::new(level, unit.bytes()));
+    }
+    Ok(store)
 }
 
 impl Pager {
