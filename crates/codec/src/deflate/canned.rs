@@ -20,6 +20,7 @@ use super::matcher::{Level, Sequence};
 use super::probe::Short;
 use super::symbols::{DISTANCE_CLASSES, DISTANCES, LITLENS, MAX_DISTANCE};
 use crate::DoesNotFit;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -83,6 +84,7 @@ impl Table {
     ///
     /// # Errors
     /// [`BadTable`] when the lengths are no code for everything that can occur in that window.
+    #[inline(never)]
     pub fn new(id: u8, window: usize, lengths: &Lengths) -> Result<Self, BadTable> {
         if !matches!(window, 4096 | 8192 | 16384 | 32768) {
             return Err(BadTable::Window(window));
@@ -208,7 +210,8 @@ pub struct TableSet {
     first: u8,
     /// Has room for [`TableSet::MAX`] from the start.
     tables: Vec<Table>,
-    chooser: Chooser,
+    /// In memory of its own, as are the tables: helpers have small stacks, on which sets are made.
+    chooser: Box<Chooser>,
     /// What the tables were trained on.
     ask: Short,
 }
@@ -224,7 +227,8 @@ impl TableSet {
     pub const MAX: usize = 8;
 
     /// Bytes that a set takes.
-    pub const BYTES: usize = size_of::<Self>() + Self::MAX * size_of::<Table>();
+    pub const BYTES: usize =
+        size_of::<Self>() + size_of::<Chooser>() + Self::MAX * size_of::<Table>();
 
     /// A set of tables with the ids `first` and on, for matches at most `window` bytes back.
     ///
@@ -240,17 +244,19 @@ impl TableSet {
     }
 
     /// No tables, and room for all, which is untouched so far.
+    #[inline(never)]
     pub(super) fn with_room() -> Self {
         Self {
             first: 0,
             tables: Vec::with_capacity(Self::MAX),
-            chooser: Chooser::new(&[&Lengths::FIXED]),
+            chooser: Box::new(Chooser::new(&[&Lengths::FIXED])),
             ask: Short::Four,
         }
     }
 
     /// Makes it a set of other tables, as [`TableSet::new`], for units in which `ask` is asked. Allocates
     /// nothing. With an error there are no tables.
+    #[inline(never)]
     pub(super) fn set(
         &mut self,
         first: u8,
@@ -272,7 +278,7 @@ impl TableSet {
         }
         let mut codes = [&lengths[0]; Self::MAX];
         codes.iter_mut().zip(lengths).for_each(|(code, lengths)| *code = lengths);
-        self.chooser = Chooser::new(&codes[..lengths.len()]);
+        *self.chooser = Chooser::new(&codes[..lengths.len()]);
         Ok(())
     }
 

@@ -21,6 +21,7 @@
 //! - `canned`: tables, and training them
 //! - `learner`: training them while a program runs
 //! - `learnt`: what was learnt, for all who use it
+//! - `file`: tables in a file
 //! - `general`: tables that suit most programs
 //! - `copy`: copying a match
 //! - `inflate`: the decoder, of any deflate
@@ -30,6 +31,7 @@ mod bits;
 mod canned;
 mod copy;
 mod encode;
+mod file;
 mod general;
 mod huffman;
 mod inflate;
@@ -44,6 +46,7 @@ pub use canned::{
     BadTable, GENERAL_IDS, LEARNT_IDS, Table, TableSet, count, learn, train, window_of,
 };
 pub use encode::{Deflate, Histogram, Lengths};
+pub use file::{BadFile, TableFile};
 pub use general::GENERAL;
 pub use inflate::{Inflate, InflateError, Inflated};
 pub use learner::{Learner, Step};
