@@ -18,6 +18,7 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use nix::errno::Errno;
 use octavo_accel::{Engines, Unusable};
+use octavo_bench::codec::train::{self, TableError};
 use octavo_bench::host;
 use octavo_codec::Codec;
 use octavo_page::config::{RunConfig, Text, VARIABLE, reserve_bytes};
@@ -67,6 +68,10 @@ pub struct RunArgs {
     /// Without it: chosen while running
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     codec: Option<Codec>,
+
+    /// The tables of deflate-canned:LEVEL, as `octavo codec train` makes them; then none are learnt
+    #[arg(long, value_name = "FILE", requires = "codec")]
+    table: Option<PathBuf>,
 
     /// How much is compressed at once: 4K, 16K or 64K. Without it: chosen while running
     #[arg(long, value_name = "SIZE")]
@@ -209,6 +214,17 @@ pub enum Refusal {
     /// No such engine.
     #[error("--engine iaa: {0}")]
     Engine(#[from] Unusable),
+    /// A file of tables.
+    #[error("--table {}: {why}", file.display())]
+    Table {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        why: TableError,
+    },
+    /// A codec that takes no tables.
+    #[error("--table: {0} takes none; deflate-canned:LEVEL does")]
+    NoTables(Codec),
     /// Where memory is to be written back to.
     #[error(transparent)]
     Backing(#[from] BackingRefusal),
@@ -266,6 +282,7 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
     uffd::verdict(&uffd::probe(), uffd::rights())?;
     Space::BOTH.into_iter().try_for_each(|space| check_address_space(space, limit))?;
     let engine = args.engine.kind()?;
+    let tables = args.table.as_deref().map(|file| tables(file, args.codec)).transpose()?;
     let stats_json = args.stats_json.as_deref().map(writable_file).transpose()?;
     let options = backing::Options {
         size: args.backing_size,
@@ -289,12 +306,22 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
         limit,
         strict: args.strict,
         codec: codec.as_ref().map(|name| Text::new(name.as_bytes())),
+        tables: tables.as_deref().map(Text::new),
         unit: args.unit,
         chain: args.chain,
         engine: Some(engine),
         backing,
     };
     execute(&file, start, args, &environment(&object, preload.as_deref(), &config))
+}
+
+/// The bytes of a file of tables for `codec`.
+fn tables(file: &Path, codec: Option<Codec>) -> Result<Vec<u8>, Refusal> {
+    if let Some(codec) = codec.filter(|codec| !codec.learns()) {
+        return Err(Refusal::NoTables(codec));
+    }
+    let refuse = |why| Refusal::Table { file: file.to_path_buf(), why };
+    Ok(train::read(file).map_err(refuse)?.to_bytes())
 }
 
 /// Starts the keeper of a job; gives its process id and the ledger's descriptor there.
@@ -472,6 +499,7 @@ mod tests {
             limit: FLOOR,
             strict: false,
             codec: None,
+            tables: None,
             unit: None,
             chain: None,
             engine: None,

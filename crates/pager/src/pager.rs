@@ -25,7 +25,7 @@ use core::fmt::Write as _;
 use core::time::Duration;
 use octavo_accel::{AnyEngine, Engines};
 use octavo_backing::Lost;
-use octavo_codec::deflate::Level;
+use octavo_codec::deflate::{Level, TableFile};
 use octavo_codec::{Codec, DeflateMode};
 use octavo_ledger::counters::{Counter, Counters};
 use octavo_ledger::{Ledger, Member};
@@ -59,6 +59,8 @@ pub struct Config {
     /// What pages are compressed with: as long as there is room, when the store takes much of the
     /// limit, and when it takes most of it.
     pub ladders: Ladders,
+    /// Tables for canned units that learn theirs, if any were given: then none are learnt.
+    pub tables: Option<TableFile>,
     /// The longest zspage of the pool.
     pub chain: ChainLength,
     /// CPUs that this process may use.

@@ -37,11 +37,12 @@ use crate::sharing::TELLING;
 use crate::table::MAX_SLOTS;
 use crate::watch::Watch;
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::cell::Cell;
 use core::fmt::Write as _;
 use core::mem::ManuallyDrop;
 use core::time::Duration;
-use octavo_codec::deflate::Learner;
+use octavo_codec::deflate::{Generations, Learner};
 use octavo_ledger::{Ledger, Member, Newcomer, Owner};
 use octavo_page::PAGE_SIZE;
 use octavo_page::pins::Pins;
@@ -615,8 +616,13 @@ fn store(config: &Config) -> Result<Store<PoolArena>> {
         None => Store::new(arena, stored),
     };
     let mut store = store.map_err(|_| Errno::ENOMEM)?;
-    if let Some((level, unit)) = config.learns() {
-        store.set_learner(Learner::new(level, unit.bytes()));
+    match (config.learns(), config.tables) {
+        (None, _) => {}
+        (Some((level, unit)), None) => store.set_learner(Learner::new(level, unit.bytes())),
+        (Some(_), Some(file)) => {
+            let tables = Generations::with(file.window(), file.lengths());
+            store.set_tables(Arc::new(tables.expect("they were looked at when they were read")));
+        }
     }
     Ok(store)
 }

@@ -5,7 +5,7 @@
 
 use super::{CodecError, Program, ours};
 use libdeflater::{CompressionLvl, Compressor, Decompressor};
-use octavo_codec::deflate::{self, Generations, Level, TableSet, window_of};
+use octavo_codec::deflate::{self, Generations, Level, TableFile, TableSet, window_of};
 use octavo_codec::{Codec, DeflateMode, Workspace};
 use octavo_page::Unit;
 use std::fmt::Display;
@@ -39,8 +39,16 @@ pub struct Trained {
 }
 
 impl Trained {
-    pub fn new(programs: &[Program], unit: Unit) -> Self {
+    /// Learns from each program's samples, tables only where none are given.
+    pub fn new(programs: &[Program], unit: Unit, given: Option<&TableFile>) -> Self {
+        let given = given.map(|file| {
+            let tables = Generations::with(file.window(), file.lengths());
+            Arc::new(tables.expect("they were looked at when they were read"))
+        });
         let learn = |level| {
+            if let Some(given) = &given {
+                return programs.iter().map(|_| Arc::clone(given)).collect();
+            }
             let learn = |p: &Program| {
                 let lengths = deflate::learn(level, unit.bytes(), TableSet::MAX, p.samples(unit));
                 let tables = Generations::with(window_of(unit.bytes()), &lengths);
