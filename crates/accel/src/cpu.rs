@@ -4,24 +4,27 @@
 //! batch that is dropped costs nothing.
 
 use crate::request::{By, Capabilities, Engine, Failure, Full, Io, Operation, Outcome, Ticket};
+use alloc::sync::Arc;
 use core::fmt;
+use octavo_codec::deflate::{Generation, Generations};
 use octavo_codec::{Codec, MAX_UNIT, Workspace};
 
 /// The CPU as an engine.
 pub struct Cpu {
     workspace: Workspace,
+    is_canned: bool,
 }
 
 impl Cpu {
     /// An engine for requests with these codecs.
     #[must_use]
     pub fn new(codecs: &[Codec]) -> Self {
-        Self { workspace: Workspace::new(codecs) }
+        Self { workspace: Workspace::new(codecs), is_canned: codecs.iter().any(Codec::is_canned) }
     }
 
-    /// The workspace, to set learnt tables.
-    pub fn workspace(&mut self) -> &mut Workspace {
-        &mut self.workspace
+    /// The learnt tables, if it was told of any.
+    pub(crate) fn learnt(&self) -> Option<&Arc<Generations>> {
+        self.workspace.learnt()
     }
 
     /// Does a request now, and tells as whom.
@@ -36,7 +39,7 @@ impl Cpu {
                 .workspace
                 .decompress_prefix(*codec, input, output, *wanted)
                 .map(|()| *wanted)
-                .map_err(|octavo_codec::Corrupt| Failure::Corrupt),
+                .map_err(|_| Failure::Corrupt),
         };
         Outcome { result, by }
     }
@@ -69,6 +72,17 @@ impl Engine for Cpu {
     #[inline]
     fn run(&mut self, io: &mut Io<'_>) -> Outcome {
         self.run_as(By::Cpu, io)
+    }
+
+    fn set_learnt(&mut self, learnt: &Arc<Generations>) {
+        if self.is_canned {
+            self.workspace.set_learnt(Arc::clone(learnt));
+        }
+    }
+
+    #[inline]
+    fn compress_with(&mut self, generation: Generation) {
+        self.workspace.compress_with(generation);
     }
 
     #[inline]

@@ -1,8 +1,10 @@
 //! What is asked of an engine, and what it answers.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::fmt;
 use octavo_codec::Codec;
+use octavo_codec::deflate::{Generation, Generations};
 
 /// What is to be done with a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -299,6 +301,14 @@ pub trait Engine {
         self.run(io)
     }
 
+    /// Where the tables are that are learnt from a program's units; called once, by who learns some. An
+    /// engine that was not made for a canned codec ignores it.
+    fn set_learnt(&mut self, _: &Arc<Generations>) {}
+
+    /// From now on canned units are made with this generation of the learnt tables, which the caller holds
+    /// while they are. Between batches.
+    fn compress_with(&mut self, _: Generation) {}
+
     /// Whether requests of this kind, for units of so many bytes, are best made many at once: its own
     /// hardware does them while the caller does something else.
     fn batches(&self, operation: Operation, codec: Codec, unit_bytes: usize) -> bool {
@@ -340,6 +350,14 @@ impl<E: Engine + ?Sized> Engine for Box<E> {
 
     fn run_again(&mut self, io: &mut Io<'_>) -> Outcome {
         (**self).run_again(io)
+    }
+
+    fn set_learnt(&mut self, learnt: &Arc<Generations>) {
+        (**self).set_learnt(learnt);
+    }
+
+    fn compress_with(&mut self, generation: Generation) {
+        (**self).compress_with(generation);
     }
 
     fn batches(&self, operation: Operation, codec: Codec, unit_bytes: usize) -> bool {

@@ -8,7 +8,9 @@ use octavo_accel::iaa::fleet::Fleet;
 use octavo_accel::iaa::{Config, Driver, NewError};
 use octavo_accel::model::{Clock, Fate, Latency, Mishap, Model};
 use octavo_accel::{Batch, By, Cpu, Engine, Failure, Outcome, Request, Why};
-use octavo_codec::deflate::{GENERAL, GENERAL_IDS, Level, MAX_DISTANCE, Table, TableSet};
+use octavo_codec::deflate::{
+    self, GENERAL, GENERAL_IDS, Generation, Generations, Level, MAX_DISTANCE, Table,
+};
 use octavo_codec::{Codec, DeflateMode, MAX_UNIT};
 use rig::{
     ANSWERS, CANNED, DYNAMIC, FIXED, Iaa, LANES, MODES, Rig, config, found, is_by_device, pages,
@@ -123,13 +125,13 @@ fn learnt_tables_are_prepared_and_used() {
     let mut rig = Rig::new(&found(1, 1, 1, 16, true), config());
     let mut cpu = Cpu::new(&rig::codecs());
     let pages: Vec<Vec<u8>> = pages().into_iter().step_by(8).collect();
-    let samples = pages.iter().map(Vec::as_slice);
-    let learnt = TableSet::learn(Level::L1, 4096, 4, samples);
-    let learnt = Arc::new(learnt);
+    let learnt = Arc::new(Generations::new());
+    rig.engine().set_learnt(&learnt);
+    cpu.set_learnt(&learnt);
     // Before, canned is by the general tables.
     let before = rig::compress(rig.engine(), canned, &pages);
-    rig.engine().set_learnt(learnt.clone());
-    cpu.workspace().set_learnt(learnt);
+    let first = learn_more(&learnt, &pages);
+    rig.engine().compress_with(first);
     for (page, (_, bytes)) in pages.iter().zip(before) {
         if !bytes.is_empty() {
             let (outcome, back) = rig::decompress(rig.engine(), canned, &bytes, 4096);
@@ -143,6 +145,28 @@ fn learnt_tables_are_prepared_and_used() {
             assert!(&rig::decompress(&mut cpu, canned, &bytes, 4096).1 == page);
         }
     }
+    // Objects of an older generation are read by software, and so are those of the one that devices have
+    // once there are others with the same ids.
+    let of_first = rig::compress(rig.engine(), canned, &pages);
+    rig.engine().compress_with(learn_more(&learnt, &pages[..9]));
+    for (page, (_, bytes)) in pages.iter().zip(of_first) {
+        if !bytes.is_empty() {
+            let (outcome, back) = rig::decompress(rig.engine(), canned, &bytes, 4096);
+            assert_eq!(outcome.by, By::CpuInstead(Why::NotTaken));
+            assert!(&back == page);
+        }
+    }
+    let of_second = rig::compress(rig.engine(), canned, &pages);
+    while learn_more(&learnt, &pages).first_id() != of_second[0].1[0] & !7 {}
+    let (outcome, _) = rig::decompress(rig.engine(), canned, &of_second[0].1, 4096);
+    assert_eq!(outcome.by, By::CpuInstead(Why::NotTaken));
+}
+
+/// A generation of tables that suit these pages.
+fn learn_more(learnt: &Generations, pages: &[Vec<u8>]) -> Generation {
+    let samples = pages.iter().map(Vec::as_slice);
+    let lengths = deflate::learn(Level::L1, 4096, 4, samples);
+    learnt.replace(4096, &lengths).expect("tables").expect("nobody uses an older one")
 }
 
 #[test]
@@ -151,15 +175,13 @@ fn a_state_that_comes_late_is_never_taken_for_another_table_s() {
     let mut rig = Rig::new(&found(1, 2, 1, 16, true), config());
     let pages: Vec<Vec<u8>> = pages().into_iter().step_by(8).collect();
     let (some, others) = pages.split_at(pages.len() / 2);
-    let learn = |samples: &[Vec<u8>]| {
-        let samples = samples.iter().map(Vec::as_slice);
-        Arc::new(TableSet::learn(Level::L1, 4096, 2, samples))
-    };
+    let learnt = Arc::new(Generations::new());
+    rig.engine().set_learnt(&learnt);
     let late = 5 * config().timeout_ns;
     rig.model.set_fate(Some(Box::new(move |_, _| Some(Mishap::Late(late)))));
-    rig.engine().set_learnt(learn(some));
+    rig.engine().compress_with(learn_more(&learnt, some));
     rig.model.set_fate(None);
-    rig.engine().set_learnt(learn(others));
+    rig.engine().compress_with(learn_more(&learnt, others));
     rig.model.spend(2 * late);
     rig.engine().pause();
     assert!(rig.engine().is_idle(), "all that was late has come");

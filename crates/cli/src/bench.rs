@@ -4,6 +4,7 @@ use crate::print::{print, print_or_refuse};
 use clap::{Args, Subcommand};
 use octavo_bench::codec;
 use octavo_bench::swap::{self, PeerName, SwapError, peer, worker};
+use octavo_codec::Codec;
 use octavo_page::{ByteSize, Unit};
 use std::env;
 use std::path::PathBuf;
@@ -48,6 +49,11 @@ struct CodecArgs {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     codec: Vec<String>,
 
+    /// The tables of deflate-canned:LEVEL, as `octavo codec train` makes them, instead of such that
+    /// are learnt from each program
+    #[arg(long, value_name = "FILE")]
+    table: Option<PathBuf>,
+
     /// Fill the two tables of latencies of the canned and by_n series, too
     #[arg(long)]
     latency: bool,
@@ -88,6 +94,14 @@ struct SwapArgs {
     /// Rounds at most
     #[arg(long, value_name = "N", default_value = "5", value_parser = count)]
     rounds: usize,
+
+    /// What Octavo compresses with, as in `octavo run`
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
+    codec: Option<Codec>,
+
+    /// How much it compresses at once, as in `octavo run`
+    #[arg(long, value_name = "SIZE")]
+    unit: Option<Unit>,
 
     /// Print one JSON object instead of a table
     #[arg(long)]
@@ -140,8 +154,8 @@ pub fn once<T: PartialEq>(asked: Vec<T>) -> Vec<T> {
 }
 
 fn bench_codec(args: CodecArgs) -> i32 {
-    let CodecArgs { pages, unit, codec, latency, json } = args;
-    let options = codec::Options { pages, unit, codecs: codec, latency };
+    let CodecArgs { pages, unit, codec, table, latency, json } = args;
+    let options = codec::Options { pages, unit, codecs: codec, latency, table };
     print_or_refuse(codec::compare(&options), json)
 }
 
@@ -165,9 +179,10 @@ pub fn bench(args: BenchArgs) -> i32 {
 }
 
 fn swap(octavo: PathBuf, args: SwapArgs) -> i32 {
-    let SwapArgs { size, memory, pages, threads, against, rounds, json } = args;
+    let SwapArgs { size, memory, pages, threads, against, rounds, codec, unit, json } = args;
     let (threads, against) = (once(threads), once(against));
-    let options = swap::Options { octavo, size, memory, pages, threads, against, rounds };
+    let options =
+        swap::Options { octavo, size, memory, pages, threads, against, rounds, codec, unit };
     let outcome = match swap::compare(&options) {
         Ok(outcome) => outcome,
         Err(why @ SwapError::Interrupted) => return crate::refuse(&why, INTERRUPTED),

@@ -10,6 +10,7 @@ mod bench_batch;
 mod bench_crypt;
 mod bench_pool;
 mod bench_writeback;
+mod codec;
 mod doctor;
 #[cfg(not(test))]
 mod entry;
@@ -39,6 +40,7 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Doctor(doctor::DoctorArgs),
+    Codec(codec::CodecArgs),
     Bench(bench::BenchArgs),
     Sim(sim::SimArgs),
     #[command(hide = true)]
@@ -69,6 +71,7 @@ fn command() -> i32 {
             Err(refusal) => refuse(&refusal, refusal.exit_code()),
         },
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Codec(args) => codec::codec(args),
         Command::Bench(args) => bench::bench(args),
         Command::Sim(args) => sim::sim(args),
         Command::BenchSwapWorker(args) => bench::swap_worker(args),

@@ -18,8 +18,9 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use nix::errno::Errno;
 use octavo_accel::{Engines, Unusable};
+use octavo_bench::codec::train::{self, TableError};
 use octavo_bench::host;
-use octavo_codec::{Codec, DeflateMode};
+use octavo_codec::Codec;
 use octavo_page::config::{RunConfig, Text, VARIABLE, reserve_bytes};
 use octavo_page::{ByteSize, ChainLength, EngineKind, PAGE_SIZE, Unit};
 use octavo_sys::task;
@@ -62,10 +63,15 @@ pub struct RunArgs {
 
     /// How memory is compressed: lz4, zstd:LEVEL with a level from -7 to 9, as in zstd:1, or
     /// deflate-MODE:LEVEL with a level of 1, 6 or 9: deflate-fixed:1, deflate-dynamic:6,
-    /// deflate-canned:1:general. With :by_N, N from 1 to 64, each unit in so many parts, by the CPU.
+    /// deflate-canned:1 (tables learnt from the program while it runs), deflate-canned:1:general
+    /// (tables that suit most). With :by_N, N from 1 to 64, each unit in so many parts, by the CPU.
     /// Without it: chosen while running
-    #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = usable_codec)]
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     codec: Option<Codec>,
+
+    /// The tables of deflate-canned:LEVEL, as `octavo codec train` makes them; then none are learnt
+    #[arg(long, value_name = "FILE", requires = "codec")]
+    table: Option<PathBuf>,
 
     /// How much is compressed at once: 4K, 16K or 64K. Without it: chosen while running
     #[arg(long, value_name = "SIZE")]
@@ -155,16 +161,6 @@ impl EngineChoice {
     }
 }
 
-/// A codec of which this program has everything: nothing learns tables while it runs so far.
-fn usable_codec(text: &str) -> Result<Codec, String> {
-    let codec = text.parse().map_err(|why| format!("{why}"))?;
-    if let Codec::Deflate { mode: DeflateMode::Canned, level, parts } = codec {
-        let general = Codec::Deflate { mode: DeflateMode::CannedGeneral, level, parts };
-        return Err(format!("nothing learns tables yet; {general} has those that are there"));
-    }
-    Ok(codec)
-}
-
 /// A size that can be a limit.
 pub fn memory_size(text: &str) -> Result<ByteSize, String> {
     let size: ByteSize = text.parse().map_err(|e| format!("{e}"))?;
@@ -218,6 +214,17 @@ pub enum Refusal {
     /// No such engine.
     #[error("--engine iaa: {0}")]
     Engine(#[from] Unusable),
+    /// A file of tables.
+    #[error("--table {}: {why}", file.display())]
+    Table {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        why: TableError,
+    },
+    /// A codec that takes no tables.
+    #[error("--table: {0} takes none; deflate-canned:LEVEL does")]
+    NoTables(Codec),
     /// Where memory is to be written back to.
     #[error(transparent)]
     Backing(#[from] BackingRefusal),
@@ -275,6 +282,7 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
     uffd::verdict(&uffd::probe(), uffd::rights())?;
     Space::BOTH.into_iter().try_for_each(|space| check_address_space(space, limit))?;
     let engine = args.engine.kind()?;
+    let tables = args.table.as_deref().map(|file| tables(file, args.codec)).transpose()?;
     let stats_json = args.stats_json.as_deref().map(writable_file).transpose()?;
     let options = backing::Options {
         size: args.backing_size,
@@ -298,12 +306,22 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
         limit,
         strict: args.strict,
         codec: codec.as_ref().map(|name| Text::new(name.as_bytes())),
+        tables: tables.as_deref().map(Text::new),
         unit: args.unit,
         chain: args.chain,
         engine: Some(engine),
         backing,
     };
     execute(&file, start, args, &environment(&object, preload.as_deref(), &config))
+}
+
+/// The bytes of a file of tables for `codec`.
+fn tables(file: &Path, codec: Option<Codec>) -> Result<Vec<u8>, Refusal> {
+    if let Some(codec) = codec.filter(|codec| !codec.learns()) {
+        return Err(Refusal::NoTables(codec));
+    }
+    let refuse = |why| Refusal::Table { file: file.to_path_buf(), why };
+    Ok(train::read(file).map_err(refuse)?.to_bytes())
 }
 
 /// Starts the keeper of a job; gives its process id and the ledger's descriptor there.
@@ -481,6 +499,7 @@ mod tests {
             limit: FLOOR,
             strict: false,
             codec: None,
+            tables: None,
             unit: None,
             chain: None,
             engine: None,

@@ -35,15 +35,15 @@ pub fn set_start(n: usize, i: usize, start: usize, out: &mut [u8]) {
 /// [`Corrupt`] when the header says that there is none.
 pub fn part(n: usize, i: usize, bytes: &[u8]) -> Result<&[u8], Corrupt> {
     let word = |i: usize| -> Result<usize, Corrupt> {
-        let word = bytes.get(4 * i..).and_then(<[u8]>::first_chunk).ok_or(Corrupt)?;
+        let word = bytes.get(4 * i..).and_then(<[u8]>::first_chunk).ok_or(Corrupt::Damaged)?;
         Ok(u32::from_le_bytes(*word) as usize)
     };
     if word(0)? != n {
-        return Err(Corrupt);
+        return Err(Corrupt::Damaged);
     }
     let start = if i == 0 { header_bytes(n) } else { word(i)? };
     let end = if i + 1 == n { bytes.len() } else { word(i + 1)? };
-    bytes.get(start..end).ok_or(Corrupt)
+    bytes.get(start..end).ok_or(Corrupt::Damaged)
 }
 
 /// Compresses each of `n` parts of `unit` with `one`, into the front of `out`.
@@ -112,7 +112,7 @@ mod tests {
     fn kept(one: Part<'_>, other: Option<Part<'_>>) -> Result<(), Corrupt> {
         for (bytes, part) in [one].into_iter().chain(other) {
             if bytes.len() != part.len() {
-                return Err(Corrupt);
+                return Err(Corrupt::Damaged);
             }
             part.copy_from_slice(bytes);
         }
@@ -142,12 +142,12 @@ mod tests {
         let whole = [2, 0, 0, 0, 10, 0, 0, 0, 1, 2, 3, 4];
         let mut back = [0; 4];
         for end in 0..12 {
-            assert_eq!(decompress(2, &whole[..end], &mut back, kept), Err(Corrupt));
+            assert_eq!(decompress(2, &whole[..end], &mut back, kept), Err(Corrupt::Damaged));
         }
         for (at, value) in [(0, 1), (0, 4), (4, 7), (4, 9), (4, 13), (7, 0xff)] {
             let mut damaged = whole;
             damaged[at] = value;
-            assert_eq!(decompress(2, &damaged, &mut back, kept), Err(Corrupt));
+            assert_eq!(decompress(2, &damaged, &mut back, kept), Err(Corrupt::Damaged));
         }
     }
 }

@@ -58,11 +58,24 @@ impl core::error::Error for DoesNotFit {}
 
 /// The bytes are not what the codec made of a unit of the wanted length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Corrupt;
+pub enum Corrupt {
+    /// They are damaged.
+    Damaged,
+    /// They begin with the id of a table that is not there.
+    UnknownTable(u8),
+}
 
 impl fmt::Display for Corrupt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the compressed bytes are damaged; the page is lost")
+        match self {
+            Self::Damaged => f.write_str("the compressed bytes are damaged; the page is lost"),
+            Self::UnknownTable(id) => {
+                write!(
+                    f,
+                    "there is no table {id}, which the compressed bytes want; the page is lost"
+                )
+            }
+        }
     }
 }
 

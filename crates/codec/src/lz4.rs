@@ -72,7 +72,7 @@ pub fn decompress(bytes: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
             length(out),
         )
     };
-    if usize::try_from(written) == Ok(out.len()) { Ok(()) } else { Err(Corrupt) }
+    if usize::try_from(written) == Ok(out.len()) { Ok(()) } else { Err(Corrupt::Damaged) }
 }
 
 /// Decompresses the beginning of `bytes` until `out` is full.
@@ -87,7 +87,7 @@ pub fn decompress_prefix(bytes: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
             length(out),
         )
     };
-    if usize::try_from(written) == Ok(out.len()) { Ok(()) } else { Err(Corrupt) }
+    if usize::try_from(written) == Ok(out.len()) { Ok(()) } else { Err(Corrupt::Damaged) }
 }
 
 /// The length of a slice as C counts. A longer slice is offered up to what C can count, which is

@@ -188,6 +188,18 @@ impl Codec {
         }
     }
 
+    /// Whether its units begin with the id of a table.
+    #[must_use]
+    pub const fn is_canned(&self) -> bool {
+        matches!(self, Self::Deflate { mode, .. } if mode.is_canned())
+    }
+
+    /// Whether its tables are learnt from the program's own units.
+    #[must_use]
+    pub const fn learns(self) -> bool {
+        matches!(self, Self::Deflate { mode: DeflateMode::Canned, .. })
+    }
+
     /// Every codec there is, in order of id.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..=u8::MAX).filter_map(|bits| Self::from_id(CodecId(bits)))

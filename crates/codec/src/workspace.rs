@@ -2,12 +2,14 @@
 
 use crate::by_n::{self, Part};
 use crate::deflate::{
-    Deflate, GENERAL, GENERAL_IDS, Inflate, Level, MAX_DISTANCE, Table, TableSet,
+    Deflate, GENERAL, GENERAL_IDS, Generation, Generations, Inflate, Level, MAX_DISTANCE, Table,
+    TableSet,
 };
 use crate::{Codec, Corrupt, DeflateMode, DoesNotFit, MAX_UNIT, ZstdLevel, lz4, zstd};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
+use octavo_page::sync::RwLockReadGuard;
 
 /// Encoders and decoders for the codecs a thread will use. Everything it needs is taken when it is
 /// made; nothing is ever taken or given back afterwards.
@@ -23,8 +25,14 @@ struct OurDeflate {
     inflate: Inflate,
     /// If a codec asked for is canned.
     general: Option<TableSet>,
-    /// Once they are learnt; until then canned units have the general ones.
-    learnt: Option<Arc<TableSet>>,
+    /// Once they are told; until a generation is there, canned units have the general ones.
+    learnt: Option<Seen>,
+}
+
+/// Learnt tables, and the generation that units are compressed with.
+struct Seen {
+    all: Arc<Generations>,
+    compress: Option<Generation>,
 }
 
 impl OurDeflate {
@@ -48,14 +56,20 @@ impl OurDeflate {
         unit: &[u8],
         out: &mut [u8],
     ) -> Result<usize, DoesNotFit> {
-        let tables = match mode {
-            DeflateMode::Fixed => return self.deflate.fixed(level, unit, out),
-            DeflateMode::Dynamic => return self.deflate.dynamic(level, unit, out),
+        let Self { deflate, general, learnt, .. } = self;
+        let learnt = match mode {
+            DeflateMode::Fixed => return deflate.fixed(level, unit, out),
+            DeflateMode::Dynamic => return deflate.dynamic(level, unit, out),
             DeflateMode::CannedGeneral => None,
-            DeflateMode::Canned => self.learnt.as_deref(),
+            DeflateMode::Canned => learnt.as_ref().and_then(|Seen { all, compress }| {
+                compress.and_then(|generation| all.tables(generation.place()))
+            }),
         };
-        let tables = tables.or(self.general.as_ref()).expect("a workspace made for canned");
-        tables.compress(&mut self.deflate, level, unit, out)
+        if let Some(tables) = learnt {
+            return tables.compress(deflate, level, unit, out);
+        }
+        let general = general.as_ref().expect("a workspace made for canned");
+        general.compress(deflate, level, unit, out)
     }
 
     fn decompress(
@@ -65,12 +79,13 @@ impl OurDeflate {
         out: &mut [u8],
     ) -> Result<(), Corrupt> {
         if mode.is_canned() {
-            let (table, body) = self.table(bytes)?;
-            return table.decompress(body, out).map_err(|_| Corrupt);
+            let (id, body) = split(bytes)?;
+            let set = self.set_of(id);
+            return set.table(id)?.decompress(body, out).map_err(|_| Corrupt::Damaged);
         }
-        let inflated = self.inflate.inflate(bytes, out).map_err(|_| Corrupt)?;
+        let inflated = self.inflate.inflate(bytes, out).map_err(|_| Corrupt::Damaged)?;
         let whole = inflated.consumed == bytes.len() && inflated.written == out.len();
-        if whole { Ok(()) } else { Err(Corrupt) }
+        if whole { Ok(()) } else { Err(Corrupt::Damaged) }
     }
 
     /// A part of a unit, and the one after it if there is one.
@@ -84,19 +99,44 @@ impl OurDeflate {
             return self.decompress(mode, bytes, out);
         };
         if mode.is_canned() {
-            let (a, b) = (self.table(bytes)?, self.table(other_bytes)?);
-            let bodies = [(a.0, a.1, out), (b.0, b.1, other_out)];
-            return Table::decompress_two(bodies).map_err(|_| Corrupt);
+            let ((a, body), (b, other_body)) = (split(bytes)?, split(other_bytes)?);
+            let (set, other_set) = (self.set_of(a), self.set_of(b));
+            let bodies = [(set.table(a)?, body, out), (other_set.table(b)?, other_body, other_out)];
+            return Table::decompress_two(bodies).map_err(|_| Corrupt::Damaged);
         }
         self.decompress(mode, bytes, out)?;
         self.decompress(mode, other_bytes, other_out)
     }
 
-    /// The table of a canned unit, told by the id that it begins with, and the body.
-    fn table<'a>(&'a self, bytes: &'a [u8]) -> Result<(&'a Table, &'a [u8]), Corrupt> {
-        let (id, body) = bytes.split_first().ok_or(Corrupt)?;
-        let sets = self.learnt.as_deref().into_iter().chain(&self.general);
-        Ok(({ sets }.find_map(|set| set.get(*id)).ok_or(Corrupt)?, body))
+    /// The tables among which `id` may be.
+    fn set_of(&self, id: u8) -> Set<'_> {
+        let learnt = || {
+            let all = &self.learnt.as_ref()?.all;
+            all.tables(Generations::place_of(id)?)
+        };
+        learnt().map_or(Set::General(self.general.as_ref()), Set::Learnt)
+    }
+}
+
+/// The id of the table that a canned unit begins with, and the body.
+fn split(bytes: &[u8]) -> Result<(u8, &[u8]), Corrupt> {
+    let (id, body) = bytes.split_first().ok_or(Corrupt::Damaged)?;
+    Ok((*id, body))
+}
+
+/// Tables that are read with.
+enum Set<'a> {
+    General(Option<&'a TableSet>),
+    Learnt(RwLockReadGuard<'a, TableSet>),
+}
+
+impl Set<'_> {
+    fn table(&self, id: u8) -> Result<&Table, Corrupt> {
+        let table = match self {
+            Self::General(set) => set.and_then(|set| set.get(id)),
+            Self::Learnt(set) => set.get(id),
+        };
+        table.ok_or(Corrupt::UnknownTable(id))
     }
 }
 
@@ -112,8 +152,6 @@ impl Workspace {
             })
         };
         let deflate = |codec: &&Codec| matches!(codec, Codec::Deflate { .. });
-        let canned =
-            |codec: &Codec| matches!(codec, Codec::Deflate { mode, .. } if mode.is_canned());
         let zstd: Option<(ZstdLevel, ZstdLevel)> = levels().min().zip(levels().max());
         Self {
             lz4: codecs.contains(&Codec::Lz4).then(lz4::Encoder::new),
@@ -121,19 +159,33 @@ impl Workspace {
             deflate: codecs
                 .iter()
                 .find(deflate)
-                .map(|_| Box::new(OurDeflate::new(codecs.iter().any(canned)))),
+                .map(|_| Box::new(OurDeflate::new(codecs.iter().any(Codec::is_canned)))),
         }
     }
 
-    /// From now on canned units get one of these tables, and are read by them or by the general
-    /// ones. The bytes begin with the table's id: whoever keeps units that were made with other
-    /// learnt tables keeps those tables, and sets them again to read them.
+    /// From now on canned units are made with the newest generation of these tables, if there is one, and
+    /// read with any that is there, or with the general ones. Bytes begin with the id of their table.
     ///
     /// # Panics
     /// When the workspace was not made for a canned codec.
-    pub fn set_learnt(&mut self, tables: Arc<TableSet>) {
+    pub fn set_learnt(&mut self, all: Arc<Generations>) {
         let deflate = self.deflate.as_mut().filter(|deflate| deflate.general.is_some());
-        deflate.expect("a workspace made for canned").learnt = Some(tables);
+        let compress = all.newest();
+        deflate.expect("a workspace made for canned").learnt = Some(Seen { all, compress });
+    }
+
+    /// The learnt tables, if it has any.
+    #[must_use]
+    pub fn learnt(&self) -> Option<&Arc<Generations>> {
+        Some(&self.deflate.as_ref()?.learnt.as_ref()?.all)
+    }
+
+    /// From now on canned units are made with `generation` of the learnt tables: the caller holds it while
+    /// it compresses.
+    pub fn compress_with(&mut self, generation: Generation) {
+        if let Some(learnt) = self.deflate.as_mut().and_then(|deflate| deflate.learnt.as_mut()) {
+            learnt.compress = Some(generation);
+        }
     }
 
     /// Compresses `unit` into the front of `out` and returns how many bytes it took. What lies in

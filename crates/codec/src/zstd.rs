@@ -138,7 +138,7 @@ impl Decoder {
                 bytes.len(),
             )
         };
-        if check(code) == Ok(out.len()) { Ok(()) } else { Err(Corrupt) }
+        if check(code) == Ok(out.len()) { Ok(()) } else { Err(Corrupt::Damaged) }
     }
 }
 

@@ -1,11 +1,14 @@
-//! No call of libc's allocator while units are compressed and decompressed.
+//! No call of libc's allocator while units are compressed and decompressed, nor while tables are learnt
+//! from them and written over older ones.
 //!
 //! The allocator is replaced for the whole of this program, C libraries included, by one that
 //! counts and passes on. One thread, no test harness: whatever is counted is the codecs'.
 
 mod counting;
 
+use octavo_codec::deflate::{Generations, Learner, Level, Step};
 use octavo_codec::{Codec, Workspace};
+use std::sync::Arc;
 
 fn main() {
     let pages = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/gcc.pages"))
@@ -13,6 +16,8 @@ fn main() {
     let codecs: Vec<Codec> = Codec::all().collect();
     let (mut bytes, mut back) = (vec![0; 65536], vec![0; 65536]);
     let mut workspace = Workspace::new(&codecs);
+    let mut learner = Learner::new(Level::L1, 65536);
+    workspace.set_learnt(Arc::clone(learner.generations()));
     assert!(counting::calls() > 0, "the allocator is not watched");
 
     let before = counting::calls();
@@ -30,7 +35,32 @@ fn main() {
             }
         }
     }
+    let learnt = learn(&mut learner, &pages);
+    assert!(
+        learnt > Generations::MAX,
+        "{learnt} generations, none of them in an older one's place"
+    );
     let calls = counting::calls() - before;
     assert_eq!(calls, 0, "calls of the allocator");
     println!("{units} units, {} codecs, no call of the allocator", codecs.len());
+}
+
+/// Learns from pages that are in turn as they are and changed; how many generations.
+fn learn(learner: &mut Learner, pages: &[u8]) -> usize {
+    let mut learnt = 0;
+    let mut changed = [0; 4096];
+    for turn in 0..8 {
+        for page in pages.chunks_exact(4096).cycle() {
+            changed.copy_from_slice(page);
+            changed.iter_mut().for_each(|byte| *byte ^= 0x55 * (turn % 2));
+            learner.offer(&changed);
+            match learner.step() {
+                Step::Waits | Step::Trains => {}
+                Step::Learnt(_) => break,
+                step => panic!("{step:?}"),
+            }
+        }
+        learnt += 1;
+    }
+    learnt
 }

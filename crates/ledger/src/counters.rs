@@ -110,6 +110,8 @@ pub struct Counters {
     pub device_requests: Counter,
     /// The same on the CPU, in place of a device.
     pub instead_requests: Counter,
+    /// Generations of tables learnt.
+    pub generations: Counter,
     /// Bytes of objects written to backing files.
     pub written_back: Counter,
     /// Objects read from them.
@@ -136,6 +138,7 @@ impl Counters {
             &self.cpu_requests,
             &self.device_requests,
             &self.instead_requests,
+            &self.generations,
             &self.written_back,
             &self.file_reads,
         ];

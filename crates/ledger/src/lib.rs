@@ -118,6 +118,10 @@ pub struct Stored {
     pub raw: Counter,
     /// Units that devices compressed to something else.
     pub unverified: Counter,
+    /// Objects made with learnt tables.
+    pub learnt_objects: Counter,
+    /// Bytes that tables and learning take.
+    pub table_bytes: Counter,
     /// Bytes of the objects that are in its backing files.
     pub away_bytes: Counter,
     /// Bytes that those files take.
@@ -129,9 +133,11 @@ pub struct Stored {
 impl Stored {
     fn each(&self) -> impl Iterator<Item = &Counter> {
         let Self { compressed_bytes, pool_bytes, pages, same_filled, raw, unverified, .. } = self;
+        let Self { learnt_objects, table_bytes, .. } = self;
         let Self { away_bytes, file_bytes, classes, .. } = self;
         let sums = [compressed_bytes, pool_bytes, pages, same_filled, raw, unverified];
-        let sums = sums.into_iter().chain([away_bytes, file_bytes]);
+        let sums = sums.into_iter().chain([learnt_objects, table_bytes]);
+        let sums = sums.chain([away_bytes, file_bytes]);
         sums.chain(classes.iter().flat_map(|class| &class.0))
     }
 }

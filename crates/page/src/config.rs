@@ -51,6 +51,8 @@ pub struct RunConfig<'a> {
     pub strict: bool,
     /// The codec's name; absent: chosen while running.
     pub codec: Option<Text<'a>>,
+    /// The bytes of a file of tables for that codec; absent: it learns some.
+    pub tables: Option<Text<'a>>,
     /// What one compress request takes; absent: chosen while running.
     pub unit: Option<Unit>,
     /// The chain length of the pool; absent: its default.
@@ -204,6 +206,12 @@ impl<'a> Text<'a> {
         })
     }
 
+    fn encode(self, out: &mut impl fmt::Write) -> fmt::Result {
+        self.bytes().try_for_each(|byte| {
+            if is_plain(byte) { out.write_char(byte as char) } else { write!(out, "%{byte:02X}") }
+        })
+    }
+
     /// Writes the bytes to the front of `out` and returns that part; `None` when they do not fit.
     pub fn copy_to(self, out: &mut [u8]) -> Option<&[u8]> {
         let mut length = 0;
@@ -327,14 +335,13 @@ impl<'a> RunConfig<'a> {
             out.write_str(";backing=")?;
             backing.encode(out)?;
         }
-        let Some(codec) = self.codec else { return Ok(()) };
-        out.write_str(";codec=")?;
-        for byte in codec.bytes() {
-            if is_plain(byte) {
-                out.write_char(byte as char)?;
-            } else {
-                write!(out, "%{byte:02X}")?;
-            }
+        if let Some(codec) = self.codec {
+            out.write_str(";codec=")?;
+            codec.encode(out)?;
+        }
+        if let Some(tables) = self.tables {
+            out.write_str(";tables=")?;
+            tables.encode(out)?;
         }
         Ok(())
     }
@@ -358,6 +365,7 @@ impl<'a> RunConfig<'a> {
             limit: read.limit.ok_or(ConfigError::Missing("limit"))?,
             strict: read.strict.ok_or(ConfigError::Missing("strict"))?,
             codec: read.codec,
+            tables: read.tables,
             unit: read.unit,
             chain: read.chain,
             engine: read.engine,
@@ -376,6 +384,7 @@ struct Read<'a> {
     limit: Option<ByteSize>,
     strict: Option<bool>,
     codec: Option<Text<'a>>,
+    tables: Option<Text<'a>>,
     unit: Option<Unit>,
     chain: Option<ChainLength>,
     engine: Option<EngineKind>,
@@ -393,6 +402,7 @@ impl<'a> Read<'a> {
             "limit" => set(&mut self.limit, key, value, |v| number(v).map(ByteSize::new)),
             "strict" => set(&mut self.strict, key, value, flag),
             "codec" => set(&mut self.codec, key, value, Text::encoded),
+            "tables" => set(&mut self.tables, key, value, Text::encoded),
             "unit" => set(&mut self.unit, key, value, |v| v.parse().ok()),
             "chain" => set(&mut self.chain, key, value, number),
             "engine" => set(&mut self.engine, key, value, |v| v.parse().ok()),
@@ -446,6 +456,7 @@ mod tests {
         limit: ByteSize::mib(512),
         strict: false,
         codec: None,
+        tables: None,
         unit: None,
         chain: None,
         engine: None,
@@ -531,6 +542,7 @@ mod tests {
         fn a_configuration_reads_back_as_written(
             pid: u32, keeper: u32, ledger: u32, limit: u64, strict: bool,
             codec in option::of(vec(any::<u8>(), 0..40)),
+            tables in option::of(vec(any::<u8>(), 0..40)),
             unit in option::of(prop::sample::select(&Unit::ALL[..])),
             chain in option::of(1..=16usize),
             engine in option::of(prop::sample::select(&EngineKind::ALL[..])),
@@ -544,6 +556,7 @@ mod tests {
                 pid, keeper, ledger, limit: ByteSize::new(limit), strict, unit, engine,
                 chain: chain.and_then(ChainLength::new),
                 codec: text(&codec),
+                tables: text(&tables),
                 backing: (!files.is_empty()).then(|| backing(file_key, &files)),
             };
             let word = word(&config);

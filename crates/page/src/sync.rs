@@ -7,7 +7,9 @@
 #[cfg(not(loom))]
 pub use rustix_futex_sync::lock_api;
 #[cfg(not(loom))]
-pub use rustix_futex_sync::{Condvar, Mutex, MutexGuard, RawRwLock, RwLock};
+pub use rustix_futex_sync::{
+    Condvar, Mutex, MutexGuard, RawRwLock, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 
 /// Atomic integers: `core`'s, or loom's under `--cfg loom`.
 pub mod atomic {
@@ -24,7 +26,7 @@ pub mod atomic {
 }
 
 #[cfg(loom)]
-pub use self::model::{Condvar, Mutex, MutexGuard};
+pub use self::model::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// loom's mutex and condition with the signatures of the futex ones: they give the guard itself.
 #[cfg(loom)]
@@ -52,6 +54,33 @@ mod model {
             self.0.try_lock().ok()
         }
     }
+
+    /// The guard of who reads.
+    pub type RwLockReadGuard<'a, T> = loom::sync::RwLockReadGuard<'a, T>;
+    /// The guard of who writes.
+    pub type RwLockWriteGuard<'a, T> = loom::sync::RwLockWriteGuard<'a, T>;
+
+    /// A lock for readers and writers that loom schedules.
+    #[derive(Debug, Default)]
+    pub struct RwLock<T>(loom::sync::RwLock<T>);
+
+    impl<T> RwLock<T> {
+        /// A lock around `value`.
+        pub fn new(value: T) -> Self {
+            Self(loom::sync::RwLock::new(value))
+        }
+
+        /// Waits to read.
+        pub fn read(&self) -> RwLockReadGuard<'_, T> {
+            self.0.read().expect("loom reports the panic of another thread first")
+        }
+
+        /// Takes the lock to write if nobody holds it.
+        pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+            self.0.try_write().ok()
+        }
+    }
+
     /// A condition that loom schedules.
     #[derive(Debug, Default)]
     pub struct Condvar(loom::sync::Condvar);

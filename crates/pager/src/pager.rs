@@ -25,7 +25,8 @@ use core::fmt::Write as _;
 use core::time::Duration;
 use octavo_accel::{AnyEngine, Engines};
 use octavo_backing::Lost;
-use octavo_codec::Codec;
+use octavo_codec::deflate::{Level, TableFile};
+use octavo_codec::{Codec, DeflateMode};
 use octavo_ledger::counters::{Counter, Counters};
 use octavo_ledger::{Ledger, Member};
 use octavo_page::config::BackingConfig;
@@ -93,6 +94,8 @@ pub struct Config {
     /// What pages are compressed with: as long as there is room, when the store takes much of the
     /// limit, and when it takes most of it.
     pub ladders: Ladders,
+    /// Tables for canned units that learn theirs, if any were given: then none are learnt.
+    pub tables: Option<TableFile>,
     /// The longest zspage of the pool.
     pub chain: ChainLength,
     /// CPUs that this process may use.
@@ -115,6 +118,16 @@ impl Config {
         let deflated =
             |tier: Tier| matches!(tier.codec, Codec::Deflate { .. }).then_some(tier.unit);
         self.ladders.tiers().filter_map(deflated).max().unwrap_or(Unit::K4)
+    }
+
+    /// At which level tables are to be learnt for canned units, and how long those are at most.
+    pub(crate) fn learns(&self) -> Option<(Level, Unit)> {
+        let learns = |tier: Tier| match tier.codec {
+            Codec::Deflate { mode: DeflateMode::Canned, level, .. } => Some((level, tier.unit)),
+            _ => None,
+        };
+        // The codec that was asked for is that of all tiers.
+        self.ladders.tiers().filter_map(learns).max_by_key(|(_, unit)| *unit)
     }
 
     /// What the engines of this process share; the CPU where what was asked for cannot be opened.
@@ -226,10 +239,15 @@ pub struct Worker {
 impl Worker {
     /// The worker with this number, at most [`MAX_EVICTORS`]; number 0 reads the events.
     #[must_use]
-    pub fn new(number: usize, config: &Config, engines: &Engines) -> Self {
+    pub fn new(number: usize, pager: &Pager) -> Self {
+        let mut scratch = Scratch::with(pager.config.engine(&pager.engines));
+        pager.store.tell_tables(&mut scratch);
+        if number > 0 {
+            scratch.offer_units();
+        }
         Self {
             number,
-            scratch: Scratch::with(config.engine(engines)),
+            scratch,
             run: alloc::vec![0; RUN * PAGE_SIZE].into_boxed_slice(),
             stream: Stream::default(),
             locality: Locality::default(),
@@ -244,16 +262,17 @@ impl Worker {
 
     /// Forgets what was under way: in a forked child that was the parent's. So is the memory that devices
     /// work in, and not inherited; the codecs of the CPU are.
-    pub(crate) fn begin_anew(&mut self, config: &Config, engines: &Engines) {
+    pub(crate) fn begin_anew(&mut self, pager: &Pager) {
         (self.stream, self.faults) = (Stream::default(), Queue::default());
         self.locality = Locality::default();
         (self.takes, self.fresh_end) = (false, 0);
         self.scratch.take_work();
         self.scratch.forget_file();
-        if config.engine != EngineKind::Cpu {
-            let engine = config.engine(engines);
+        if pager.config.engine != EngineKind::Cpu {
+            let engine = pager.config.engine(&pager.engines);
             // The descriptors it would close are not ours any more.
             core::mem::forget(core::mem::replace(self.scratch.engine(), engine));
+            pager.store.tell_tables(&mut self.scratch);
         }
     }
 

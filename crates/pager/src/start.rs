@@ -37,10 +37,12 @@ use crate::sharing::TELLING;
 use crate::table::MAX_SLOTS;
 use crate::watch::Watch;
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::cell::Cell;
 use core::fmt::Write as _;
 use core::mem::ManuallyDrop;
 use core::time::Duration;
+use octavo_codec::deflate::{Generations, Learner};
 use octavo_ledger::{Ledger, Member, Newcomer, Owner};
 use octavo_page::PAGE_SIZE;
 use octavo_page::pins::Pins;
@@ -413,17 +415,16 @@ fn serve(pager: &'static Pager, process: i32) -> ! {
 fn worker(number: usize, pager: &Pager) -> &'static mut Worker {
     static WORKERS: [AtomicPtr<Worker>; MAX_EVICTORS + 1] =
         [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_EVICTORS + 1];
-    let Pager { config, engines, .. } = pager;
     let place = &WORKERS[number];
     let inherited = place.load(Ordering::Acquire);
     if inherited.is_null() {
-        let worker = Box::leak(Box::new(Worker::new(number, config, engines)));
+        let worker = Box::leak(Box::new(Worker::new(number, pager)));
         place.store(worker, Ordering::Release);
         return worker;
     }
     // SAFETY: leaked in the parent; each number has one task in each process.
     let worker = unsafe { &mut *inherited };
-    worker.begin_anew(config, engines);
+    worker.begin_anew(pager);
     worker
 }
 
@@ -614,7 +615,16 @@ fn store(config: &Config) -> Result<Store<PoolArena>> {
         Some(_) => Store::backed(arena, stored),
         None => Store::new(arena, stored),
     };
-    store.map_err(|_| Errno::ENOMEM)
+    let mut store = store.map_err(|_| Errno::ENOMEM)?;
+    match (config.learns(), config.tables) {
+        (None, _) => {}
+        (Some((level, unit)), None) => store.set_learner(Learner::new(level, unit.bytes())),
+        (Some(_), Some(file)) => {
+            let tables = Generations::with(file.window(), file.lengths());
+            store.set_tables(Arc::new(tables.expect("they were looked at when they were read")));
+        }
+    }
+    Ok(store)
 }
 
 impl Pager {

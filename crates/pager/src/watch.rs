@@ -97,6 +97,9 @@ impl<'a> Watch<'a> {
         if core::mem::replace(&mut self.shared, sharing::shares()) && !self.shared {
             pager.try_again();
         }
+        if pager.store.learn() {
+            pager.counters.generations.add(1);
+        }
         if self.looks.is_multiple_of(LOOKS_AT_CLASSES) {
             pager.publish_classes();
         }
@@ -202,6 +205,8 @@ impl Pager {
         stored.same_filled.set(store.same_filled_pages as u64);
         stored.raw.set(store.raw_pages as u64);
         stored.unverified.set(store.unverified_units as u64);
+        stored.learnt_objects.set(store.learnt.objects as u64);
+        stored.table_bytes.set(store.learnt.bytes as u64);
         self.counters.cpu_us.set(task::cpu_time().as_micros() as u64);
         self.budget.publish(self.ledger, self.member, self.floor());
     }

@@ -20,6 +20,7 @@
 use crate::image;
 use core::ffi::{CStr, c_char};
 use core::ptr;
+use octavo_codec::deflate::TableFile;
 use octavo_page::config::{RunConfig, VARIABLE};
 use octavo_page::sync::atomic::{AtomicPtr, Ordering};
 use octavo_sys::Result;
@@ -30,6 +31,9 @@ use octavo_sys::memory::{self, Scratch};
 pub type Environment = *const *const c_char;
 
 const PRELOAD: &[u8] = b"LD_PRELOAD";
+
+/// Bytes of the longest word: what is short, and tables, of which a byte takes three.
+const WORD: usize = 1024 + 3 * TableFile::MAX_BYTES;
 
 unsafe extern "C" {
     /// libc's.
@@ -247,7 +251,7 @@ pub unsafe fn take(initial: *mut *mut c_char) -> Result<Option<(&'static [u8], O
         return Ok(None);
     };
     // The word that children get names nobody as the first: what cannot be managed there runs unmanaged.
-    let mut others = Text::<1024>::new();
+    let mut others = Text::<WORD>::new();
     let run = core::str::from_utf8(word).ok().and_then(|word| RunConfig::decode(word).ok());
     let first = run.map(|run| run.pid).filter(|pid| *pid != 0);
     let kept = run.is_some_and(|run| RunConfig { pid: 0, ..run }.encode(&mut others).is_ok());

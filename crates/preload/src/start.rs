@@ -5,6 +5,7 @@ use crate::{environ, exec, fork, image, limits};
 use core::ffi::{c_char, c_int};
 use core::fmt::Write as _;
 use octavo_codec::Codec;
+use octavo_codec::deflate::TableFile;
 use octavo_page::config::RunConfig;
 use octavo_page::{EngineKind, Unit};
 use octavo_pager::budget::TIERS;
@@ -63,6 +64,7 @@ fn job(run: &RunConfig<'_>) -> Result<Job, &'static str> {
             limit: run.limit.bytes(),
             strict: run.strict,
             ladders: Ladders { runs: ladder(run, RUNS)?, jumps: ladder(run, JUMPS)? },
+            tables: tables(run)?,
             chain: run.chain.unwrap_or_default(),
             cpus: CpuSet::of_this_task().count().max(1),
             engine: run.engine.unwrap_or_default(),
@@ -80,6 +82,14 @@ const RUNS: [(&str, Unit); TIERS] =
     [("lz4", Unit::K4), ("zstd:1", Unit::K16), ("zstd:1", Unit::K64), ("zstd:1", Unit::K64)];
 const JUMPS: [(&str, Unit); TIERS] =
     [("lz4", Unit::K4), ("zstd:1", Unit::K4), ("zstd:1", Unit::K16), ("zstd:1", Unit::K64)];
+
+/// The tables that were given.
+fn tables(run: &RunConfig<'_>) -> Result<Option<TableFile>, &'static str> {
+    let Some(text) = run.tables else { return Ok(None) };
+    let mut buffer = [0u8; TableFile::MAX_BYTES];
+    let bytes = text.copy_to(&mut buffer).ok_or("the tables are too long")?;
+    TableFile::from_bytes(bytes).map(Some).map_err(|_| "the tables are none")
+}
 
 /// The codec and unit that were asked for, and those of `standard` where nothing was.
 fn ladder(

@@ -119,7 +119,8 @@ impl<A: Arena, D: Device> Store<A, D> {
     /// Up to [`GROUP`] whole units in a row from `slot` on, as far as pages are asked for. Writes the
     /// pages that are filled and no part of a larger unit.
     fn gather(&self, slot: SlotId, pages: &mut [Page]) -> Group {
-        let none = Object { handle: Handle::from_bits(0), codec: RAW, unit: Unit::K4 };
+        let none =
+            Object { handle: Handle::from_bits(0), codec: RAW, learnt: None, unit: Unit::K4 };
         let mut group = Group { units: [(none, 0); GROUP], len: 0, pages: 0 };
         while group.pages < pages.len() {
             let at = group.pages;

@@ -23,6 +23,8 @@
 //! (`put.rs`, `get.rs`). Objects and slots are taken for many at once. `one_by_one.rs` does the same
 //! unit by unit: the plain twin.
 //!
+//! Codecs whose tables are learnt have those in common with whoever reads the store: `learnt.rs`.
+//!
 //! A store may have a backing file: the objects that lie longest (`age.rs`) go there (`write_back.rs`), and a
 //! cell for each unit says so (`home.rs`). Reading, freeing and everything else is the same for them.
 //!
@@ -43,6 +45,7 @@ mod age;
 mod errors;
 mod get;
 mod home;
+mod learnt;
 #[cfg(test)]
 #[cfg(loom)]
 mod models;
@@ -57,13 +60,14 @@ mod write_back;
 pub use errors::{BackError, GetError, NewError, PutError};
 pub use octavo_pool::Arena;
 pub use scratch::Scratch;
-pub use stats::Stats;
+pub use stats::{LearntStats, Stats};
 pub use write_back::WrittenBack;
 
 use age::Ages;
 use alloc::sync::Arc;
 use core::fmt;
 use home::Homes;
+use learnt::Learnt;
 use octavo_backing::file::FileDevice;
 use octavo_backing::{Backing, Device};
 use octavo_codec::Codec;
@@ -149,6 +153,7 @@ pub struct Store<A: Arena, D: Device = FileDevice> {
     away: AtomicUsize,
     backing: Mutex<Option<Arc<Backing<D>>>>,
     writer: Mutex<Writer>,
+    learnt: Option<Learnt>,
 }
 
 impl<A: Arena> Store<A> {
@@ -194,6 +199,7 @@ impl<A: Arena, D: Device> Store<A, D> {
             away: AtomicUsize::new(0),
             backing: Mutex::default(),
             writer: Mutex::default(),
+            learnt: None,
         })
     }
 
@@ -301,12 +307,15 @@ impl<A: Arena, D: Device> Store<A, D> {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let pool = self.pool.stats();
+        let learnt = self.learnt_stats();
         Stats {
             objects: pool.objects,
             compressed_bytes: pool.compressed_bytes,
             pool_bytes: pool.used_bytes
                 + Table::bytes_for(self.slots.touched())
-                + self.slots.table_bytes(),
+                + self.slots.table_bytes()
+                + learnt.bytes,
+            learnt,
             ..self.counters.read()
         }
     }
@@ -325,6 +334,7 @@ impl<A: Arena, D: Device> Store<A, D> {
                 Ok(handle) => self.free_object(handle),
                 Err(place) => self.free_away(place),
             }
+            self.forget_tables(object);
         }
     }
 

@@ -13,7 +13,7 @@ use octavo_page::{Handle, SlotId, Unit};
 use std::sync::Arc;
 
 fn object(handle: u32, unit: Unit) -> Object {
-    Object { handle: Handle::from_bits(handle), codec: CodecId::from_bits(1), unit }
+    Object { handle: Handle::from_bits(handle), codec: CodecId::from_bits(1), learnt: None, unit }
 }
 
 const SLOT: SlotId = SlotId::new(0);

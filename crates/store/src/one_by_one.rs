@@ -78,6 +78,7 @@ impl<A: Arena, D: Device> Store<A, D> {
         weight: &mut Weight,
     ) -> Result<(), PutError> {
         let room = self.room(how);
+        let tables = self.hold_tables(&mut scratch.engine, how);
         let Scratch { engine, work, bytes, words, hashes, .. } = scratch;
         let words = &mut words[at..at + how.unit.pages()];
         if note_fills(unit, words) {
@@ -85,17 +86,18 @@ impl<A: Arena, D: Device> Store<A, D> {
         }
         let outcome = engine.run(&mut Io::compress(how.codec, unit, &mut bytes[..room]));
         self.note_outcome(work, outcome);
-        let (bytes, codec) = match weight.add(how, pages, outcome.result)? {
-            Kept::Compressed(len) => (&bytes[..len], how.codec.id()),
-            Kept::Raw => (unit, RAW),
+        let (bytes, codec, tables) = match weight.add(how, pages, outcome.result)? {
+            Kept::Compressed(len) => (&bytes[..len], how.codec.id(), tables.as_ref()),
+            Kept::Raw => (unit, RAW, None),
         };
         let handle = self.pool.store(bytes).map_err(refused)?;
+        let learnt = self.keep_tables(tables, 1);
         for (n, page) in unit.chunks_exact(PAGE_SIZE).enumerate() {
             if words[n] == Word::Empty {
                 hashes[at + n] = self.hash(page);
             }
         }
-        note_object(words, Object { handle, codec, unit: how.unit });
+        note_object(words, Object { handle, codec, learnt, unit: how.unit });
         Ok(())
     }
 

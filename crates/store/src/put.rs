@@ -28,6 +28,7 @@ use crate::{How, Lane, PutError, Store};
 use core::ops::Range;
 use octavo_accel::{Batch, Engine, Failure, Io, Operation, Outcome, Request, Work};
 use octavo_backing::Device;
+use octavo_codec::deflate::Hold;
 use octavo_page::{Handle, MAX_FOLIO_PAGES, Order, PAGE_SIZE, SlotId};
 use octavo_pool::{AllocError, Arena, Limit};
 
@@ -119,6 +120,12 @@ struct Group<'f> {
 impl<'f> Group<'f> {
     fn new() -> Self {
         Self { staged: [Staged::default(); GROUP], len: 0 }
+    }
+
+    /// The units that are kept compressed.
+    fn units(&self) -> impl Iterator<Item = &'f [u8]> {
+        let staged = self.staged[..self.len].iter();
+        staged.filter(|staged| staged.len != Staged::RAW).map(|staged| staged.unit.bytes)
     }
 
     fn push(&mut self, staged: Staged<'f>) {
@@ -296,7 +303,10 @@ impl<A: Arena, D: Device> Store<A, D> {
         tally: &mut Tally,
     ) {
         results.fill(NO_SLOTS_YET);
-        let Scratch { engine, work, bytes, words, hashes, .. } = scratch;
+        let Scratch { engine, work, bytes, words, hashes, offered, .. } = scratch;
+        // Until the objects are counted.
+        let tables = self.hold_tables(engine, how);
+        let tables = tables.as_ref();
         let mut round = Round {
             how,
             folios,
@@ -317,7 +327,10 @@ impl<A: Arena, D: Device> Store<A, D> {
             } else {
                 self.compress_in_turn(engine, work, &mut round, bytes, room)
             };
-            self.store_group(&mut round, &group, bytes, room);
+            if let Some(offered) = offered.as_mut().filter(|_| how.codec.learns()) {
+                group.units().for_each(|unit| self.offer(offered, unit));
+            }
+            self.store_group(&mut round, (&group, tables), bytes, room);
         }
         self.give_slots(&mut round, tally);
     }
@@ -431,16 +444,25 @@ impl<A: Arena, D: Device> Store<A, D> {
     pub(crate) fn unstage(&self, words: &[Word], how: How) {
         for unit in words.chunks(how.unit.pages()) {
             let object = unit.iter().find_map(|word| match word {
-                Word::Compressed(object) => Some(object.handle),
+                Word::Compressed(object) => Some(*object),
                 _ => None,
             });
-            object.into_iter().for_each(|handle| self.free_object(handle));
+            if let Some(object) = object {
+                self.free_object(object.handle);
+                self.forget_tables(object);
+            }
         }
     }
 
     /// Puts the objects of a group into the pool, in order. A folio whose object is not taken is refused,
     /// and the others go on.
-    fn store_group(&self, round: &mut Round<'_, '_>, group: &Group<'_>, bytes: &[u8], room: usize) {
+    fn store_group(
+        &self,
+        round: &mut Round<'_, '_>,
+        (group, tables): (&Group<'_>, Option<&Hold<'_>>),
+        bytes: &[u8],
+        room: usize,
+    ) {
         let mut rest = &group.staged[..group.len];
         while !rest.is_empty() {
             let mut objects: [&[u8]; GROUP] = [&[]; GROUP];
@@ -454,10 +476,16 @@ impl<A: Arena, D: Device> Store<A, D> {
             }
             let mut handles = [Handle::from_bits(0); GROUP];
             let (stored, refusal) = self.pool.store_many(&objects[..count], &mut handles[..count]);
+            let compressed =
+                places[..stored].iter().filter(|place| rest[**place].len != Staged::RAW);
+            let learnt = self.keep_tables(tables, compressed.count());
             for (handle, place) in handles.into_iter().zip(places).take(stored) {
                 let Staged { unit, len, .. } = rest[place];
-                let codec = if len == Staged::RAW { RAW } else { round.how.codec.id() };
-                let object = Object { handle, codec, unit: round.how.unit };
+                let (codec, learnt) = match len {
+                    Staged::RAW => (RAW, None),
+                    _ => (round.how.codec.id(), learnt),
+                };
+                let object = Object { handle, codec, learnt, unit: round.how.unit };
                 note_object(&mut round.words[unit.pages()], object);
             }
             let Err(error) = refusal else { return };

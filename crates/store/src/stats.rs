@@ -26,6 +26,17 @@ pub struct Stats {
     pub pool_bytes: usize,
     /// Objects in the pool.
     pub objects: usize,
+    /// What is learnt, in `pool_bytes` too.
+    pub learnt: LearntStats,
+}
+
+/// Tables that were learnt from what was stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LearntStats {
+    /// Objects that were made with learnt tables and are kept, and workers that are making some.
+    pub objects: usize,
+    /// Bytes that tables and learning take.
+    pub bytes: usize,
 }
 
 /// Counters that all threads share. Each wraps on its own; a difference is exact.

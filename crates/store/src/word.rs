@@ -1,8 +1,8 @@
 //! The one word that says what a slot holds.
 //!
 //! ```text
-//!   63                            32 31       16 15    8 7   5 4  3 2   0
-//!   ├──────────── handle ───────────┼─── 0 ─────┼ codec ┼  0  ┼unit┼ tag ┤  an object; codec 0: raw
+//!   63                            32 31   16 15    8 7       5 4  3 2   0
+//!   ├──────────── handle ───────────┼── 0 ──┼ codec ┼ learnt ┼unit┼ tag ┤  an object; codec 0: raw
 //!   ├───────────────── value, 61 bits, sign extended ─────────────┼ tag ┤  filled
 //!   ├────────────────────────────── 0 ────────────────────────────┼ tag ┤  empty, poisoned
 //! ```
@@ -10,6 +10,7 @@
 //! A word of zero is an empty slot, so that a table of untouched memory is a table of empty slots.
 
 use crate::Form;
+use octavo_codec::deflate::{Generation, Generations};
 use octavo_codec::{Codec, CodecId};
 use octavo_page::{Handle, Unit};
 
@@ -33,7 +34,23 @@ pub(crate) struct Object {
     pub(crate) handle: Handle,
     /// What compressed it, or [`RAW`].
     pub(crate) codec: CodecId,
+    /// Where the learnt tables are that it was made with, if with any: counted among their users.
+    pub(crate) learnt: Option<LearntPlace>,
     pub(crate) unit: Unit,
+}
+
+/// A place of learnt tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LearntPlace(u8);
+
+impl LearntPlace {
+    pub(crate) fn of(generation: Generation) -> Self {
+        Self(generation.place() as u8)
+    }
+
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
 }
 
 /// The id that is never a codec's: the unit is kept as it is.
@@ -58,6 +75,10 @@ const POISONED: u64 = 3;
 
 const UNIT_SHIFT: u32 = TAG_BITS;
 const UNIT_MASK: u64 = 3;
+/// 0 where no learnt tables are needed, else one more than their place.
+const LEARNT_SHIFT: u32 = 5;
+const LEARNT_MASK: u64 = 7;
+const _: () = assert!(Generations::MAX <= LEARNT_MASK as usize, "every place has a number");
 const CODEC_SHIFT: u32 = 8;
 const CODEC_MASK: u64 = 0xff;
 const HANDLE_SHIFT: u32 = 32;
@@ -68,8 +89,10 @@ impl Word {
         match self {
             Self::Empty => EMPTY,
             Self::Filled(fill) => (fill.0 as u64) << TAG_BITS | FILLED,
-            Self::Compressed(Object { handle, codec, unit }) => {
+            Self::Compressed(Object { handle, codec, learnt, unit }) => {
+                let learnt = learnt.map_or(0, |place| u64::from(place.0) + 1);
                 u64::from(handle.bits()) << HANDLE_SHIFT
+                    | learnt << LEARNT_SHIFT
                     | u64::from(codec.bits()) << CODEC_SHIFT
                     | unit_bits(unit) << UNIT_SHIFT
                     | COMPRESSED
@@ -86,6 +109,9 @@ impl Word {
             COMPRESSED => Self::Compressed(Object {
                 handle: Handle::from_bits((bits >> HANDLE_SHIFT) as u32),
                 codec: CodecId::from_bits((bits >> CODEC_SHIFT & CODEC_MASK) as u8),
+                learnt: ((bits >> LEARNT_SHIFT & LEARNT_MASK) as u8)
+                    .checked_sub(1)
+                    .map(LearntPlace),
                 unit: unit_of(bits >> UNIT_SHIFT & UNIT_MASK),
             }),
             tag => {
@@ -149,13 +175,16 @@ mod tests {
             Just(Word::Empty),
             Just(Word::Poisoned),
             any::<i64>().prop_map(|v| Word::Filled(Fill(v >> TAG_BITS))),
-            (any::<u32>(), any::<u8>(), 0..3_usize).prop_map(|(handle, codec, unit)| {
-                Word::Compressed(Object {
-                    handle: Handle::from_bits(handle),
-                    codec: CodecId::from_bits(codec),
-                    unit: Unit::ALL[unit],
-                })
-            }),
+            (any::<u32>(), any::<u8>(), 0..5_u8, 0..3_usize).prop_map(
+                |(handle, codec, place, unit)| {
+                    Word::Compressed(Object {
+                        handle: Handle::from_bits(handle),
+                        codec: CodecId::from_bits(codec),
+                        learnt: place.checked_sub(1).map(LearntPlace),
+                        unit: Unit::ALL[unit],
+                    })
+                }
+            ),
         ]
     }
 

@@ -39,7 +39,7 @@ use crate::request::{
 };
 use alloc::sync::Arc;
 use core::fmt;
-use octavo_codec::deflate::{GENERAL, GENERAL_IDS, LEARNT_IDS, Lengths, TableSet};
+use octavo_codec::deflate::{GENERAL, GENERAL_IDS, Generation, Generations, Lengths, TableSet};
 use octavo_codec::{Codec, DeflateMode};
 use octavo_page::{PAGE_SIZE, Unit};
 use parts::Units;
@@ -118,6 +118,8 @@ pub struct Driver<M> {
     turn: usize,
     /// The canned table for compressions: general, learnt.
     canned: [usize; 2],
+    /// The learnt generation whose tables devices have.
+    generation: Option<Generation>,
     stats: Stats,
 }
 
@@ -181,8 +183,6 @@ impl<M: Machine> Driver<M> {
             return Err(NewError::TooLittleMemory(memory.len()));
         };
         let lanes = Lanes::new(memory.part(start, rest), config.unit.bytes());
-        let is_canned =
-            |codec: &Codec| matches!(codec, Codec::Deflate { mode, .. } if mode.is_canned());
         let mut driver = Self {
             machine,
             lanes,
@@ -194,25 +194,13 @@ impl<M: Machine> Driver<M> {
             fleet,
             config,
             canned: [0; 2],
+            generation: None,
             stats: Stats::default(),
         };
-        if codecs.iter().any(is_canned) {
+        if codecs.iter().any(Codec::is_canned) {
             driver.set_tables(0, GENERAL_IDS, GENERAL.iter());
         }
         Ok(driver)
-    }
-
-    /// From now on canned units get the first of these tables, or any of them from software, and
-    /// are read by all of them or by the general ones. As [`octavo_codec::Workspace::set_learnt`].
-    ///
-    /// # Panics
-    /// When a request is started, or the engine was not made for a canned codec.
-    pub fn set_learnt(&mut self, tables: Arc<TableSet>) {
-        let is_idle = !self.lanes.is_any_busy() && self.units.is_empty();
-        assert!(is_idle, "tables are changed between requests");
-        self.set_tables(TableSet::MAX, LEARNT_IDS, tables.tables().iter().map(|t| t.lengths()));
-        self.canned[1] = TableSet::MAX;
-        self.software.workspace().set_learnt(tables);
     }
 
     /// The engine works for this processor from now on.
@@ -303,7 +291,7 @@ impl<M: Machine> Driver<M> {
                 let table = match (job.mode.is_canned(), job.input) {
                     (false, _) => None,
                     (true, [id, _, ..]) => {
-                        let place = self.tables.find(*id)?;
+                        let place = self.tables.find(*id).filter(|place| self.is_good(*place))?;
                         self.tables.state(place)?;
                         Some(place as u8)
                     }
@@ -312,6 +300,12 @@ impl<M: Machine> Driver<M> {
                 Some(Plan { step: Step::Decompress, table })
             }
         }
+    }
+
+    /// Whether the table in `place` is still what its id stands for: of learnt ones there may be others.
+    fn is_good(&self, place: usize) -> bool {
+        place < TableSet::MAX
+            || self.software.learnt().zip(self.generation).is_some_and(|(all, g)| all.is_there(g))
     }
 
     fn idle_lane(&mut self) -> Option<usize> {
@@ -678,6 +672,23 @@ impl<M: Machine> Engine for Driver<M> {
 
     fn pause(&mut self) {
         self.machine.pause();
+    }
+
+    fn set_learnt(&mut self, learnt: &Arc<Generations>) {
+        self.software.set_learnt(learnt);
+    }
+
+    /// Devices get the first table of the generation, software any; both are read by all of them.
+    fn compress_with(&mut self, generation: Generation) {
+        self.software.compress_with(generation);
+        let learnt = self.software.learnt().filter(|_| self.generation != Some(generation));
+        let Some(learnt) = learnt.cloned() else { return };
+        let is_idle = !self.lanes.is_any_busy() && self.units.is_empty();
+        debug_assert!(is_idle, "tables are changed between batches");
+        let Some(tables) = learnt.tables(generation.place()) else { return };
+        let lengths = tables.tables().iter().map(|table| table.lengths());
+        self.set_tables(TableSet::MAX, generation.first_id(), lengths);
+        (self.canned[1], self.generation) = (TableSet::MAX, Some(generation));
     }
 
     fn run_again(&mut self, io: &mut Io<'_>) -> Outcome {

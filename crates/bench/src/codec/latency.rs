@@ -8,6 +8,7 @@
 use super::peers::{self, Contestant, Trained};
 use super::{CodecError, Program, round};
 use crate::table::table;
+use octavo_codec::deflate::TableFile;
 use octavo_page::Unit;
 use serde::Serialize;
 use std::fmt;
@@ -65,14 +66,14 @@ struct Row {
 ///
 /// # Errors
 /// As [`super::compare`].
-pub fn measure(pages: &[PathBuf]) -> Result<Tables, CodecError> {
+pub fn measure(pages: &[PathBuf], given: Option<&TableFile>) -> Result<Tables, CodecError> {
     let is_mode = |name: &str| name.starts_with("deflate-") && !name.contains("general");
-    let mut modes = rows(pages, Unit::K4, is_mode)?;
+    let mut modes = rows(pages, Unit::K4, given, is_mode)?;
     for row in &mut modes {
         let published = RATIOS.iter().find(|(name, _)| *name == row.codec);
         row.published_ratio = published.map(|(_, ratio)| *ratio);
     }
-    let mut by_n = rows(pages, Unit::K64, |name| name.contains(":by_"))?;
+    let mut by_n = rows(pages, Unit::K64, given, |name| name.contains(":by_"))?;
     for (row, (_, compress, decompress, ratio)) in by_n.iter_mut().zip(BY_N) {
         row.published_ratio = Some(ratio);
         row.published_compress_ns = Some(compress);
@@ -84,11 +85,12 @@ pub fn measure(pages: &[PathBuf]) -> Result<Tables, CodecError> {
 fn rows(
     pages: &[PathBuf],
     unit: Unit,
+    given: Option<&TableFile>,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<Vec<Row>, CodecError> {
     let programs: Vec<Program> =
         pages.iter().map(|file| Program::read(file, unit)).collect::<Result<_, _>>()?;
-    let trained = Trained::new(&programs, unit);
+    let trained = Trained::new(&programs, unit, given);
     let all = peers::all(&trained, unit)?;
     all.into_iter().filter(|c| wanted(&c.name)).map(|c| row(c, &programs, unit)).collect()
 }

@@ -19,6 +19,7 @@
 pub mod latency;
 mod peers;
 mod streams;
+pub mod train;
 
 use crate::host::{self, Machine, cpu_time};
 use crate::table::table;
@@ -34,6 +35,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
+use train::TableError;
 
 pub use streams::StreamRow;
 
@@ -53,6 +55,8 @@ pub struct Options {
     pub codecs: Vec<String>,
     /// Fill the tables of latencies, too.
     pub latency: bool,
+    /// The tables of canned deflate, of a file; without: learnt from each program's own units.
+    pub table: Option<PathBuf>,
 }
 
 /// Why nothing was measured.
@@ -75,6 +79,14 @@ pub enum CodecError {
         units: usize,
         /// Bytes in each.
         unit: Unit,
+    },
+    /// A file of tables.
+    #[error("--table {}: {why}", file.display())]
+    Table {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        why: TableError,
     },
     /// A name that is no codec and no peer.
     #[error("--codec {name}: not measured at {unit}; measured are {known}")]
@@ -182,7 +194,12 @@ pub fn compare(options: &Options) -> Result<Comparison, CodecError> {
     let unit = options.unit;
     let programs: Vec<Program> =
         options.pages.iter().map(|file| Program::read(file, unit)).collect::<Result<_, _>>()?;
-    let trained = Trained::new(&programs, unit);
+    let given = options
+        .table
+        .as_ref()
+        .map(|file| train::read(file).map_err(|why| CodecError::Table { file: file.clone(), why }));
+    let given = given.transpose()?;
+    let trained = Trained::new(&programs, unit, given.as_ref());
     let mut contestants = chosen(peers::all(&trained, unit)?, options)?;
     let mut rows: Vec<Measured> = contestants.iter().map(|_| Measured::default()).collect();
     let units: usize = programs.iter().map(|p| p.measured.len()).sum();
@@ -207,7 +224,10 @@ pub fn compare(options: &Options) -> Result<Comparison, CodecError> {
         units_same_filled: programs.iter().map(|p| p.same_filled).sum(),
         rows,
         streams,
-        latency: options.latency.then(|| latency::measure(&options.pages)).transpose()?,
+        latency: options
+            .latency
+            .then(|| latency::measure(&options.pages, given.as_ref()))
+            .transpose()?,
     })
 }
 
@@ -420,7 +440,7 @@ mod tests {
     /// The names of all that is measured at `unit`, as the error for another name tells them.
     fn names(unit: Unit) -> String {
         let (pages, codecs) = (vec![pages("gcc")], vec!["zstd:19".to_owned()]);
-        let options = Options { pages, unit, codecs, latency: false };
+        let options = Options { pages, unit, codecs, latency: false, table: None };
         let said = compare(&options).expect_err("unknown").to_string();
         let start = format!("--codec zstd:19: not measured at {unit}; measured are lz4, ");
         assert!(said.starts_with(&start), "{said}");
@@ -444,6 +464,7 @@ mod tests {
             unit: Unit::K16,
             codecs: codecs.map(str::to_owned).into(),
             latency: false,
+            table: None,
         };
         let comparison = compare(&options).expect("a comparison");
         let units = |file: &PathBuf| {

@@ -5,7 +5,7 @@
 
 use super::{CodecError, Program, ours};
 use libdeflater::{CompressionLvl, Compressor, Decompressor};
-use octavo_codec::deflate::{Level, TableSet};
+use octavo_codec::deflate::{self, Generations, Level, TableFile, TableSet, window_of};
 use octavo_codec::{Codec, DeflateMode, Workspace};
 use octavo_page::Unit;
 use std::fmt::Display;
@@ -14,8 +14,6 @@ use zlib_rs::{Deflate, DeflateFlush, Inflate, InflateFlush, Status};
 use zstd::bulk;
 use zstd::zstd_safe::{CParameter, DParameter, FrameFormat};
 
-/// Tables learnt from a program.
-const TABLES: usize = 8;
 /// Bytes in a dictionary.
 const DICTIONARY: usize = 16 << 10;
 
@@ -36,15 +34,25 @@ pub trait Coder {
 /// What was learnt from each program's samples.
 pub struct Trained {
     /// By level, then by program.
-    tables: Vec<Vec<Arc<TableSet>>>,
+    tables: Vec<Vec<Arc<Generations>>>,
     dictionaries: Vec<Vec<u8>>,
 }
 
 impl Trained {
-    pub fn new(programs: &[Program], unit: Unit) -> Self {
+    /// Learns from each program's samples, tables only where none are given.
+    pub fn new(programs: &[Program], unit: Unit, given: Option<&TableFile>) -> Self {
+        let given = given.map(|file| {
+            let tables = Generations::with(file.window(), file.lengths());
+            Arc::new(tables.expect("they were looked at when they were read"))
+        });
         let learn = |level| {
+            if let Some(given) = &given {
+                return programs.iter().map(|_| Arc::clone(given)).collect();
+            }
             let learn = |p: &Program| {
-                Arc::new(TableSet::learn(level, unit.bytes(), TABLES, p.samples(unit)))
+                let lengths = deflate::learn(level, unit.bytes(), TableSet::MAX, p.samples(unit));
+                let tables = Generations::with(window_of(unit.bytes()), &lengths);
+                Arc::new(tables.expect("what is trained is a table"))
             };
             programs.iter().map(learn).collect()
         };
@@ -84,7 +92,7 @@ struct Ours<'a> {
     codec: Codec,
     workspace: Workspace,
     /// By program, if the codec has learnt tables.
-    tables: Option<&'a [Arc<TableSet>]>,
+    tables: Option<&'a [Arc<Generations>]>,
     program: Option<usize>,
 }
 

@@ -22,7 +22,8 @@ pub mod worker;
 use crate::host::{self, Machine};
 use crate::progress::Progress;
 use crate::table::table;
-use octavo_page::{ByteSize, PAGE_SIZE};
+use octavo_codec::Codec;
+use octavo_page::{ByteSize, PAGE_SIZE, Unit};
 use pages::{Pages, PagesError};
 use peer::{Keeper, PeerError, Place, last_words};
 use serde::{Serialize, Serializer};
@@ -104,6 +105,10 @@ pub struct Options {
     pub against: Vec<PeerName>,
     /// Rounds at most.
     pub rounds: usize,
+    /// What Octavo compresses with; without: what it chooses.
+    pub codec: Option<Codec>,
+    /// And how much at once.
+    pub unit: Option<Unit>,
 }
 
 /// Why there is no comparison.
@@ -409,8 +414,14 @@ impl<'a> Driver<'a> {
     fn octavo(&self, total: u64, threads: usize) -> Result<Sample, SwapError> {
         let memory = total.to_string();
         let octavo = &self.options.octavo;
-        let before = ["run", "--memory", &memory, "--"].map(Into::into);
-        let before = [&before[..], &[octavo.into()]].concat();
+        let mut before: Vec<PathBuf> = ["run", "--memory", &memory].map(Into::into).into();
+        if let Some(codec) = &self.options.codec {
+            before.extend(["--codec".into(), codec.to_string().into()]);
+        }
+        if let Some(unit) = &self.options.unit {
+            before.extend(["--unit".into(), unit.to_string().into()]);
+        }
+        before.extend(["--".into(), octavo.into()]);
         let command = self.worker_command(octavo, &before, threads);
         let mut worker = Worker::spawn(command, "octavo".to_owned())?;
         let mut sample = Sample { total_memory: total, ..Sample::default() };

@@ -84,6 +84,7 @@ impl Table {
     ///
     /// # Errors
     /// [`BadTable`] when the lengths are no code for everything that can occur in that window.
+    #[inline(never)]
     pub fn new(id: u8, window: usize, lengths: &Lengths) -> Result<Self, BadTable> {
         if !matches!(window, 4096 | 8192 | 16384 | 32768) {
             return Err(BadTable::Window(window));
@@ -207,8 +208,10 @@ pub const LEARNT_IDS: u8 = 16;
 /// window.
 pub struct TableSet {
     first: u8,
-    tables: Box<[Table]>,
-    chooser: Chooser,
+    /// Has room for [`TableSet::MAX`] from the start.
+    tables: Vec<Table>,
+    /// In memory of its own, as are the tables: helpers have small stacks, on which sets are made.
+    chooser: Box<Chooser>,
     /// What the tables were trained on.
     ask: Short,
 }
@@ -223,6 +226,10 @@ impl TableSet {
     /// The most tables in a set.
     pub const MAX: usize = 8;
 
+    /// Bytes that a set takes.
+    pub const BYTES: usize =
+        size_of::<Self>() + size_of::<Chooser>() + Self::MAX * size_of::<Table>();
+
     /// A set of tables with the ids `first` and on, for matches at most `window` bytes back.
     ///
     /// # Errors
@@ -231,48 +238,48 @@ impl TableSet {
     /// # Panics
     /// When there are no tables, or more than [`TableSet::MAX`].
     pub fn new(first: u8, window: usize, lengths: &[Lengths]) -> Result<Self, BadTable> {
-        let chooser = Chooser::new(&lengths.iter().collect::<Vec<_>>());
-        let tables = (first..).zip(lengths).map(|(id, l)| Table::new(id, window, l));
-        let tables = tables.collect::<Result<_, _>>()?;
-        Ok(Self { first, tables, chooser, ask: Short::Four })
+        let mut set = Self::with_room();
+        set.set(first, window, Short::Four, lengths)?;
+        Ok(set)
     }
 
-    /// At most `most` tables that suit these samples of a program's units of `unit_bytes` bytes,
-    /// at this level. Allocates and takes some times as long as compressing the samples.
-    ///
-    /// # Panics
-    /// When `most` is 0 or more than [`TableSet::MAX`], or a sample is longer than
-    /// [`MAX_UNIT`](crate::MAX_UNIT).
-    #[must_use]
-    pub fn learn<'a>(
-        level: Level,
-        unit_bytes: usize,
-        most: usize,
-        samples: impl IntoIterator<Item = &'a [u8]>,
-    ) -> Self {
-        Self::learn_from(LEARNT_IDS, level, unit_bytes, most, samples)
+    /// No tables, and room for all, which is untouched so far.
+    #[inline(never)]
+    pub(super) fn with_room() -> Self {
+        Self {
+            first: 0,
+            tables: Vec::with_capacity(Self::MAX),
+            chooser: Box::new(Chooser::new(&[&Lengths::FIXED])),
+            ask: Short::Four,
+        }
     }
 
-    /// As [`TableSet::learn`], with the ids `first` and on.
-    pub(super) fn learn_from<'a>(
+    /// Makes it a set of other tables, as [`TableSet::new`], for units in which `ask` is asked. Allocates
+    /// nothing. With an error there are no tables.
+    #[inline(never)]
+    pub(super) fn set(
+        &mut self,
         first: u8,
-        level: Level,
-        unit_bytes: usize,
-        most: usize,
-        samples: impl IntoIterator<Item = &'a [u8]>,
-    ) -> Self {
-        // No match reaches further back than the unit, so no farther distance needs a codeword.
-        let window = unit_bytes.next_power_of_two().clamp(4096, MAX_DISTANCE);
-        let mut deflate = Deflate::new();
-        let count = |sample| {
-            let mut histogram = Histogram::new();
-            deflate.count_asked(level, Short::Five, sample, &mut histogram);
-            histogram
-        };
-        let counted: Vec<Histogram> = samples.into_iter().map(count).collect();
-        let lengths = train(&counted, most.min(counted.len().max(1)), window);
-        let set = Self::new(first, window, &lengths).expect("what is trained is a table");
-        Self { ask: Short::Five, ..set }
+        window: usize,
+        ask: Short,
+        lengths: &[Lengths],
+    ) -> Result<(), BadTable> {
+        assert!(!lengths.is_empty() && lengths.len() <= Self::MAX, "{} tables", lengths.len());
+        (self.first, self.ask) = (first, ask);
+        self.tables.clear();
+        for (id, lengths) in (first..).zip(lengths) {
+            match Table::new(id, window, lengths) {
+                Ok(table) => self.tables.push(table),
+                Err(error) => {
+                    self.tables.clear();
+                    return Err(error);
+                }
+            }
+        }
+        let mut codes = [&lengths[0]; Self::MAX];
+        codes.iter_mut().zip(lengths).for_each(|(code, lengths)| *code = lengths);
+        *self.chooser = Chooser::new(&codes[..lengths.len()]);
+        Ok(())
     }
 
     /// Compresses `unit` to the id of a table and a canned body at the front of `out`, and returns
@@ -294,12 +301,6 @@ impl TableSet {
         let (size, table) = deflate.canned(level, self, unit, body)?;
         *id = table.id();
         Ok(1 + size)
-    }
-
-    /// Bytes that the set takes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        size_of::<Self>() + size_of_val(&*self.tables)
     }
 
     /// The table with this id, if it is one of these.
@@ -332,34 +333,121 @@ impl TableSet {
     }
 }
 
+/// The window of tables for units of at most `unit_bytes` bytes: no match reaches further back than the
+/// unit, so no farther distance needs a codeword.
+#[must_use]
+pub fn window_of(unit_bytes: usize) -> usize {
+    unit_bytes.next_power_of_two().clamp(4096, MAX_DISTANCE)
+}
+
+/// Counts the symbols of a unit as learnt tables will code them.
+#[must_use]
+pub fn count(deflate: &mut Deflate, level: Level, unit: &[u8]) -> Histogram {
+    let mut histogram = Histogram::new();
+    deflate.count_asked(level, Short::Five, unit, &mut histogram);
+    histogram
+}
+
+/// At most `most` tables, of one window, that suit these samples of a program's units of `unit_bytes` bytes
+/// at this level. Allocates and takes some times as long as compressing the samples.
+///
+/// # Panics
+/// When `most` is 0, or a sample is longer than [`MAX_UNIT`](crate::MAX_UNIT).
+#[must_use]
+pub fn learn<'a>(
+    level: Level,
+    unit_bytes: usize,
+    most: usize,
+    samples: impl IntoIterator<Item = &'a [u8]>,
+) -> Vec<Lengths> {
+    let mut deflate = Deflate::new();
+    let counted = samples.into_iter().map(|sample| count(&mut deflate, level, sample));
+    train(&counted.collect::<Vec<_>>(), most, window_of(unit_bytes))
+}
+
 /// Makes code lengths for at most `tables` tables out of what was counted in single units: units
 /// that code alike share one. Every symbol that can occur in `window` has a codeword. Takes time
 /// in proportion to units, tables and a few rounds; allocates; not for the hot path.
+///
+/// # Panics
+/// When `tables` is 0.
 #[must_use]
 pub fn train(units: &[Histogram], tables: usize, window: usize) -> Vec<Lengths> {
-    const ROUNDS: usize = 12;
-    // Begin with groups of units that lie apart in how dense their symbols are, then give each
-    // unit to the table that codes it shortest, and make each table anew from its units.
-    let mut order: Vec<usize> = (0..units.len()).collect();
-    order.sort_by_key(|&i| units[i].litlen.iter().sum::<u32>());
-    let mut group: Box<[usize]> = alloc::vec![0; units.len()].into_boxed_slice();
-    for (place, &unit) in order.iter().enumerate() {
-        group[unit] = place * tables / units.len();
+    let mut trainer = Trainer::new(units.len(), tables, window);
+    while !trainer.is_done() {
+        trainer.round(units);
     }
-    let mut lengths = Vec::new();
-    for _ in 0..ROUNDS {
-        lengths = (0..tables)
-            .map(|table| {
-                let members = units.iter().zip(&group).filter(|(_, g)| **g == table);
-                total(members.map(|(unit, _)| unit), window).lengths()
-            })
-            .collect();
-        for (unit, group) in units.iter().zip(&mut group) {
-            let costs = lengths.iter().map(|l| unit.cost(l));
-            *group = costs.enumerate().min_by_key(|(_, cost)| *cost).map_or(0, |(i, _)| i);
+    trainer.lengths
+}
+
+/// Training, round by round: begins with groups of units that lie apart in how dense their symbols are,
+/// then gives each unit to the table that codes it shortest, and makes each table anew from its units.
+pub(super) struct Trainer {
+    tables: usize,
+    window: usize,
+    rounds: usize,
+    order: Vec<u32>,
+    /// The table of each unit.
+    group: Vec<u32>,
+    pub lengths: Vec<Lengths>,
+    /// What the units of the last round take in bits, each in its table.
+    pub cost: u64,
+}
+
+impl Trainer {
+    const ROUNDS: usize = 12;
+
+    /// For at most `units` units: nothing is allocated later.
+    pub fn new(units: usize, tables: usize, window: usize) -> Self {
+        assert!(tables > 0, "no tables are trained");
+        Self {
+            tables,
+            window,
+            rounds: 0,
+            order: Vec::with_capacity(units),
+            group: Vec::with_capacity(units),
+            lengths: Vec::with_capacity(tables),
+            cost: 0,
         }
     }
-    lengths
+
+    /// Begins anew, with other units.
+    pub fn begin(&mut self) {
+        self.rounds = 0;
+    }
+
+    pub const fn is_done(&self) -> bool {
+        self.rounds == Self::ROUNDS
+    }
+
+    /// One round over `units`, the same in each.
+    pub fn round(&mut self, units: &[Histogram]) {
+        let tables = self.tables.min(units.len().max(1));
+        if self.rounds == 0 {
+            self.order.clear();
+            self.order.extend(0..units.len() as u32);
+            let symbols = |unit: u32| units[unit as usize].litlen.iter().sum::<u32>();
+            self.order.sort_unstable_by_key(|&unit| (symbols(unit), unit));
+            self.group.clear();
+            self.group.resize(units.len(), 0);
+            for (place, &unit) in self.order.iter().enumerate() {
+                self.group[unit as usize] = (place * tables / units.len()) as u32;
+            }
+        }
+        self.lengths.clear();
+        for table in 0..tables as u32 {
+            let members = units.iter().zip(&self.group).filter(|(_, group)| **group == table);
+            self.lengths.push(total(members.map(|(unit, _)| unit), self.window).lengths());
+        }
+        self.cost = 0;
+        for (unit, group) in units.iter().zip(&mut self.group) {
+            let costs = (0..).zip(&self.lengths).map(|(table, l)| (unit.cost(l), table));
+            let (cost, table) = costs.min().unwrap_or_default();
+            self.cost += u64::from(cost);
+            *group = table;
+        }
+        self.rounds += 1;
+    }
 }
 
 /// The sum of histograms, scaled so that a symbol never seen still counts a little.

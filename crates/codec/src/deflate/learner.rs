@@ -1,265 +1,268 @@
 //! Learning tables while a program runs.
 //!
 //! ```text
-//!   units ── every 16th ──► samples ── full ──► learn ──► a generation: up to eight tables
-//!                                                           │ ids of its own
-//!   objects begin with an id ── kept, freed ──► a count for each generation
+//!   units ── one of 16 ──► of these each, later one of 16 ──► symbols counted ── enough ──► rounds of
+//!                                                                 │ training, a step each
+//!                                                                 │ better than those in use?
+//!                                                                 ▼
+//!                                                               a generation (`learnt`)
 //! ```
+//! Whoever compresses offers units; whoever has time takes [`Learner::step`]s, each of which takes less than
+//! a millisecond. All memory is reserved when the learner is made.
 //!
-//! What a program keeps in memory changes, and with it the tables that suit it; but an object can be
-//! read with the table only that it was made with. So tables come in generations, each with ids that
-//! no other living one has. Older generations stay for as long as objects made with them are kept:
-//! whoever keeps objects counts them here. Then their ids are free for a new one.
-//!
-//! Invariants:
-//! - A generation whose count is not 0, that somebody holds, or that is the newest is never replaced.
-//! - Everything is bounded: [`Learner::BYTES`] of samples, [`Learner::GENERATIONS`] generations.
+//! After each learning, whatever came of it, half as many units are counted, down to one of 256 that are
+//! compressed: what a program keeps changes less and less. A generation is made only where it saves a sixty-fourth, since
+//! objects of older ones keep theirs: once all are in use, nothing is learnt until one is free.
 
-use super::canned::{LEARNT_IDS, TableSet};
+use super::canned::{TableSet, Trainer, count, window_of};
+use super::encode::{Deflate, Histogram, Lengths};
+use super::general::GENERAL;
+use super::learnt::{Generation, Generations};
 use super::matcher::Level;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// A set of learnt tables, and how many objects were made with them.
-struct Generation {
-    tables: Arc<TableSet>,
-    objects: AtomicUsize,
-}
-
-/// Why nothing was learnt.
+/// What a step of learning came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NotLearnt {
+pub enum Step {
     /// There are not enough samples yet.
-    Samples,
-    /// Every older generation is still in use. The samples stay.
+    Waits,
+    /// More steps are to follow.
+    Trains,
+    /// This is the newest generation now.
+    Learnt(Generation),
+    /// The tables in use are about as good; the samples are forgotten.
+    AsGood,
+    /// Units of every older generation are kept; what was trained waits for one to be free.
     InUse,
 }
-
-impl fmt::Display for NotLearnt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Samples => "not enough units were sampled yet; offer more",
-            Self::InUse => "units of every older generation of tables are kept; try again later",
-        })
-    }
-}
-
-impl core::error::Error for NotLearnt {}
 
 /// Samples a program's units and learns tables from them.
 pub struct Learner {
     level: Level,
-    unit_bytes: usize,
-    /// Whole units, one after another, never more than its capacity.
-    samples: Vec<u8>,
+    window: usize,
+    deflate: Deflate,
+    /// What is learnt from: symbols of single units, never more than its capacity.
+    counted: Vec<Histogram>,
+    counted_bytes: usize,
     offered: usize,
-    /// The ids of place `i` begin at [`LEARNT_IDS`] plus `i` times [`TableSet::MAX`].
-    generations: [Option<Generation>; Self::GENERATIONS],
-    newest: usize,
+    /// Of so many units offered one is counted.
+    every: usize,
+    trainer: Trainer,
+    /// The tables in use.
+    current: Vec<Lengths>,
+    all: Arc<Generations>,
 }
 
 impl fmt::Debug for Learner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Learner")
-            .field("unit_bytes", &self.unit_bytes)
-            .field("samples", &(self.samples.len() / self.unit_bytes))
-            .field("newest", &self.newest)
+            .field("counted", &self.counted.len())
+            .field("every", &self.every)
+            .field("all", &self.all)
             .finish_non_exhaustive()
     }
 }
 
 impl Learner {
-    /// The most generations at a time.
-    pub const GENERATIONS: usize = 4;
-    /// Bytes of samples that are learnt from.
-    pub const BYTES: usize = 1 << 20;
-    /// Of so many units offered one is a sample: neighbours are alike.
-    const EVERY: usize = 16;
+    /// Units that are learnt from, at most.
+    pub const UNITS: usize = 256;
+    /// Units that are learnt from at least, however long they are.
+    const LEAST_UNITS: usize = 64;
+    /// Bytes of units that are enough.
+    const BYTES: usize = 1 << 20;
+    /// Of so many units that are compressed one should be offered: neighbours are alike.
+    pub const OFFERED_OF: usize = 16;
+    /// Of so many units offered one is counted at last.
+    const EVERY_LAST: usize = 16;
 
-    /// A learner for units of `unit_bytes` bytes that will be compressed at `level`.
+    /// A learner for units of at most `longest` bytes that will be compressed at `level`, and the
+    /// generations that it will learn. Allocates all that it will ever need: 1.2 MiB, untouched so far.
     ///
     /// # Panics
-    /// When a unit is empty or longer than [`MAX_UNIT`](crate::MAX_UNIT).
+    /// When a unit is longer than [`MAX_UNIT`](crate::MAX_UNIT).
     #[must_use]
-    pub fn new(level: Level, unit_bytes: usize) -> Self {
-        assert!(0 < unit_bytes && unit_bytes <= crate::MAX_UNIT, "units of {unit_bytes} bytes");
+    pub fn new(level: Level, longest: usize) -> Self {
+        assert!(longest <= crate::MAX_UNIT, "units of {longest} bytes");
+        let window = window_of(longest);
+        let mut current = Vec::with_capacity(TableSet::MAX);
+        current.extend_from_slice(&GENERAL);
         Self {
             level,
-            unit_bytes,
-            samples: Vec::with_capacity(Self::BYTES / unit_bytes * unit_bytes),
+            window,
+            deflate: Deflate::new(),
+            counted: Vec::with_capacity(Self::UNITS),
+            counted_bytes: 0,
             offered: 0,
-            generations: [const { None }; Self::GENERATIONS],
-            newest: 0,
+            every: 1,
+            trainer: Trainer::new(Self::UNITS, TableSet::MAX, window),
+            current,
+            all: Arc::new(Generations::new()),
         }
     }
 
-    /// Looks at a unit that is being compressed: copies one of sixteen until there are enough. One of
-    /// another length, a part of a unit, is passed over.
+    /// What it has learnt.
+    #[must_use]
+    pub const fn generations(&self) -> &Arc<Generations> {
+        &self.all
+    }
+
+    /// Looks at a unit that was compressed: counts the symbols of one of some, until there are enough.
     ///
-    /// Allocates nothing.
+    /// Allocates nothing. Takes as long as finding the unit's matches, where it is counted.
+    ///
+    /// # Panics
+    /// When the unit is longer than [`MAX_UNIT`](crate::MAX_UNIT).
     pub fn offer(&mut self, unit: &[u8]) {
-        if unit.len() != self.unit_bytes || self.is_ready() {
+        self.offered += 1;
+        if self.is_ready() || !self.offered.is_multiple_of(self.every) {
             return;
         }
-        if self.offered.is_multiple_of(Self::EVERY) {
-            self.samples.extend_from_slice(unit);
-        }
-        self.offered += 1;
+        self.counted.push(count(&mut self.deflate, self.level, unit));
+        self.counted_bytes += unit.len();
     }
 
     /// Whether there are samples enough to learn from.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.samples.len() + self.unit_bytes > self.samples.capacity()
+        self.counted.len() == Self::UNITS
+            || self.counted_bytes >= Self::BYTES && self.counted.len() >= Self::LEAST_UNITS
     }
 
-    /// Learns a new generation of tables, which becomes the newest, and forgets the samples. Takes
-    /// some times as long as compressing them, and allocates.
-    ///
-    /// # Errors
-    /// [`NotLearnt`] says what is missing.
-    pub fn learn(&mut self) -> Result<Arc<TableSet>, NotLearnt> {
+    /// Learns a little further. Allocates nothing.
+    pub fn step(&mut self) -> Step {
         if !self.is_ready() {
-            return Err(NotLearnt::Samples);
+            return Step::Waits;
         }
-        let place = (0..Self::GENERATIONS).find(|&i| self.is_free(i)).ok_or(NotLearnt::InUse)?;
-        let samples = self.samples.chunks_exact(self.unit_bytes);
-        let first = LEARNT_IDS + (place * TableSet::MAX) as u8;
-        let tables = Arc::new(TableSet::learn_from(
-            first,
-            self.level,
-            self.unit_bytes,
-            TableSet::MAX,
-            samples,
-        ));
-        self.samples.clear();
-        self.offered = 0;
-        self.newest = place;
-        let kept = Generation { tables: Arc::clone(&tables), objects: AtomicUsize::new(0) };
-        self.generations[place] = Some(kept);
-        Ok(tables)
-    }
-
-    /// Whether the ids of a place may stand for other tables. Who compresses with a generation holds
-    /// it from before the unit is compressed until the object is counted.
-    fn is_free(&self, place: usize) -> bool {
-        self.generations[place].as_ref().is_none_or(|generation| {
-            // Counts change while only `&self` is lent, so now, with `&mut self`, they stand still.
-            place != self.newest
-                && generation.objects.load(Ordering::Relaxed) == 0
-                && Arc::strong_count(&generation.tables) == 1
-        })
-    }
-
-    /// The tables among which `id` is, the first byte of an object.
-    #[must_use]
-    pub fn tables(&self, id: u8) -> Option<&Arc<TableSet>> {
-        self.generation(id).map(|generation| &generation.tables)
-    }
-
-    fn generation(&self, id: u8) -> Option<&Generation> {
-        let place = usize::from(id.checked_sub(LEARNT_IDS)?) / TableSet::MAX;
-        self.generations.get(place)?.as_ref()
-    }
-
-    /// Counts an object that begins with `id` and is kept. Ids that were not learnt are not counted.
-    pub fn kept(&self, id: u8) {
-        if let Some(generation) = self.generation(id) {
-            generation.objects.fetch_add(1, Ordering::Relaxed);
+        if !self.trainer.is_done() {
+            self.trainer.round(&self.counted);
+            return Step::Trains;
         }
-    }
-
-    /// Takes back what [`Learner::kept`] counted: the object is freed.
-    pub fn freed(&self, id: u8) {
-        if let Some(generation) = self.generation(id) {
-            let before = generation.objects.fetch_sub(1, Ordering::Relaxed);
-            debug_assert!(before != 0, "an object of table {id} freed that was never kept");
+        if self.trainer.cost > self.cost_so_far() / 64 * 63 {
+            self.begin_anew();
+            return Step::AsGood;
         }
+        let made = self.all.replace(self.window, &self.trainer.lengths);
+        let Some(generation) = made.expect("what is trained is a table") else {
+            return Step::InUse;
+        };
+        self.current.clear();
+        self.current.extend_from_slice(&self.trainer.lengths);
+        self.begin_anew();
+        Step::Learnt(generation)
     }
 
-    /// Bytes in use: samples and tables.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        let tables = self.generations.iter().flatten().map(|g| g.tables.bytes());
-        self.samples.capacity() + tables.sum::<usize>()
+    /// Bits that the samples take with the tables in use, each with the best.
+    fn cost_so_far(&self) -> u64 {
+        let cost = |unit: &Histogram| self.current.iter().map(|l| unit.cost(l)).min().unwrap_or(0);
+        self.counted.iter().map(|unit| u64::from(cost(unit))).sum()
     }
+
+    /// Forgets the samples, and takes others.
+    fn begin_anew(&mut self) {
+        self.counted.clear();
+        (self.counted_bytes, self.offered) = (0, 0);
+        self.every = (self.every * 2).min(Self::EVERY_LAST);
+        self.trainer.begin();
+    }
+
+    /// Bytes that it takes once it has learnt, beside its generations.
+    pub const TAKES: usize = size_of::<Self>()
+        + Self::UNITS * size_of::<Histogram>()
+        + 2 * TableSet::MAX * size_of::<Lengths>();
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::deflate::Deflate;
+    use crate::Codec;
+    use crate::{Corrupt, Workspace};
     use std::vec;
 
-    const UNIT: usize = 1 << 16;
+    const UNIT: usize = 4096;
 
-    /// Offers units of numbers and of words in turns until there are enough.
-    fn fill(learner: &mut Learner, seed: usize) {
-        let mut offered = 0;
-        while !learner.is_ready() {
-            let digit = |i: usize| b'a' + ((i * i + seed * i / 7 + offered) % (5 + seed)) as u8;
-            let unit: Vec<u8> = (0..UNIT).map(digit).collect();
-            learner.offer(&unit);
-            learner.offer(&unit[1..]);
-            offered += 1;
-            assert!(offered <= Learner::BYTES / UNIT * Learner::EVERY, "never enough");
+    fn codec() -> Codec {
+        "deflate-canned:1".parse().expect("a name")
+    }
+
+    /// A unit of letters, other ones for each seed.
+    fn unit(seed: usize, n: usize) -> Vec<u8> {
+        let letter =
+            |i: usize| (b'a' as usize + seed * 23 + (i * i + i / 7 * n) % (5 + seed)) as u8;
+        (0..UNIT).map(letter).collect()
+    }
+
+    /// Offers units until there are enough, and learns.
+    fn learn(learner: &mut Learner, seed: usize) -> Step {
+        for n in 0.. {
+            if learner.is_ready() {
+                break;
+            }
+            learner.offer(&unit(seed, n));
+            assert!(n <= Learner::UNITS * Learner::EVERY_LAST, "never enough");
+        }
+        loop {
+            match learner.step() {
+                Step::Trains => {}
+                step => return step,
+            }
         }
     }
 
     #[test]
     fn objects_are_read_with_the_tables_they_were_made_with() {
         let mut learner = Learner::new(Level::L1, UNIT);
-        assert_eq!(learner.learn().err(), Some(NotLearnt::Samples));
-        let before = learner.bytes();
-        let mut deflate = Deflate::new();
+        assert_eq!(learner.step(), Step::Waits);
+        let all = Arc::clone(learner.generations());
+        let mut workspace = Workspace::new(&[codec()]);
+        workspace.set_learnt(Arc::clone(&all));
         let mut objects = vec![];
-        for seed in 0..Learner::GENERATIONS {
-            fill(&mut learner, seed);
-            let tables = learner.learn().expect("a free place");
-            assert!(!learner.is_ready());
-            let unit: Vec<u8> = (0..UNIT).map(|i| b'a' + (i * i % (6 + seed)) as u8).collect();
+        for seed in 0..Generations::MAX {
+            let Step::Learnt(generation) = learn(&mut learner, seed) else {
+                panic!("nothing learnt from {seed}");
+            };
+            // What was learnt is as good for the same once more.
+            assert_eq!(learn(&mut learner, seed), Step::AsGood);
+            let hold = all.hold().expect("a generation");
+            assert_eq!(hold.generation, generation);
+            workspace.compress_with(generation);
+            let unit = unit(seed, 3);
             let mut object = vec![0; UNIT];
-            let size = tables.compress(&mut deflate, Level::L1, &unit, &mut object).expect("fits");
+            let size = workspace.compress(codec(), &unit, &mut object).expect("fits");
             object.truncate(size);
-            learner.kept(object[0]);
-            objects.push((unit, object));
+            assert_eq!(object[0] & !7, generation.first_id());
+            all.kept(generation, 1);
+            objects.push((generation, unit, object));
         }
-        assert!(learner.bytes() > before);
-        // All places are taken by objects; the samples stay for another time.
-        fill(&mut learner, 9);
-        assert_eq!(learner.learn().err(), Some(NotLearnt::InUse));
-        for (unit, object) in &objects {
-            let tables = learner.tables(object[0]).expect("living");
+        // All places are taken by objects; what was trained stays for another time.
+        assert_eq!(learn(&mut learner, 9), Step::InUse);
+        assert_eq!(learner.step(), Step::InUse);
+        for (_, unit, object) in &objects {
             let mut back = vec![0; UNIT];
-            let table = tables.get(object[0]).expect("a table of the generation");
-            assert_eq!(table.decompress(&object[1..], &mut back), Ok(()));
+            assert_eq!(workspace.decompress(codec(), object, &mut back), Ok(()));
             assert!(back == *unit);
         }
         // The second is free once its object is, and it alone gets other tables.
-        let ids: Vec<u8> = objects.iter().map(|(_, object)| object[0]).collect();
-        learner.freed(ids[1]);
-        let held = Arc::clone(learner.tables(ids[1]).expect("living"));
-        assert_eq!(learner.learn().err(), Some(NotLearnt::InUse));
-        drop(held);
-        let newest = learner.learn().expect("a free place");
-        assert!(Arc::ptr_eq(learner.tables(ids[1]).expect("the new one"), &newest));
+        let second = objects[1].0;
+        all.freed(second.place());
+        assert!(all.is_there(second));
+        let Step::Learnt(newest) = learner.step() else { panic!("a place is free") };
+        assert_eq!(newest.place(), second.place());
+        assert!(!all.is_there(second) && all.is_there(objects[2].0));
         // The newest stays, used or not.
-        drop(newest);
-        fill(&mut learner, 3);
-        assert_eq!(learner.learn().err(), Some(NotLearnt::InUse));
-        learner.freed(ids[3]);
-        assert!(learner.learn().is_ok());
+        assert_eq!(learn(&mut learner, 5), Step::InUse);
+        all.freed(objects[3].0.place());
+        assert!(matches!(learner.step(), Step::Learnt(_)));
     }
 
     #[test]
-    fn ids_of_others_are_none_of_ours() {
-        let learner = Learner::new(Level::L1, 4096);
-        for id in 0..=u8::MAX {
-            assert!(learner.tables(id).is_none());
-            learner.kept(id);
-            learner.freed(id);
+    fn an_unknown_table_is_named() {
+        let mut workspace = Workspace::new(&[codec()]);
+        workspace.set_learnt(Arc::new(Generations::new()));
+        for id in 8..=u8::MAX {
+            let read = workspace.decompress(codec(), &[id, 1, 2, 3], &mut [0; UNIT]);
+            assert_eq!(read, Err(Corrupt::UnknownTable(id)));
         }
     }
 }

@@ -20,6 +20,8 @@
 //! - `encode`: bits from tokens
 //! - `canned`: tables, and training them
 //! - `learner`: training them while a program runs
+//! - `learnt`: what was learnt, for all who use it
+//! - `file`: tables in a file
 //! - `general`: tables that suit most programs
 //! - `copy`: copying a match
 //! - `inflate`: the decoder, of any deflate
@@ -29,19 +31,25 @@ mod bits;
 mod canned;
 mod copy;
 mod encode;
+mod file;
 mod general;
 mod huffman;
 mod inflate;
 mod learner;
+mod learnt;
 mod matcher;
 mod probe;
 mod sprint;
 mod symbols;
 
-pub use canned::{BadTable, GENERAL_IDS, LEARNT_IDS, Table, TableSet, train};
+pub use canned::{
+    BadTable, GENERAL_IDS, LEARNT_IDS, Table, TableSet, count, learn, train, window_of,
+};
 pub use encode::{Deflate, Histogram, Lengths};
+pub use file::{BadFile, TableFile};
 pub use general::GENERAL;
 pub use inflate::{Inflate, InflateError, Inflated};
-pub use learner::{Learner, NotLearnt};
+pub use learner::{Learner, Step};
+pub use learnt::{Generation, Generations, Hold};
 pub use matcher::{Level, Sequence};
 pub use symbols::MAX_DISTANCE;
