@@ -1,6 +1,9 @@
 //! The bit stream of deflate: the first bit is the lowest of the first byte.
+#![allow(unsafe_code)] // Vector instructions.
 
 use crate::DoesNotFit;
+#[cfg(target_arch = "x86_64")]
+use core::arch::x86_64::__m256i;
 
 /// Writes bits into a slice.
 ///
@@ -64,6 +67,76 @@ impl<'a> Writer<'a> {
     /// them are lengths of matches.
     #[inline(always)]
     pub fn put_all(&mut self, codewords: &[Codeword]) -> Result<(), DoesNotFit> {
+        #[cfg(target_arch = "x86_64")]
+        if crate::cpu::has_avx2() {
+            // SAFETY: the processor was asked and has what the function wants.
+            return unsafe { self.put_all_joined(codewords) };
+        }
+        self.put_all_anywhere(codewords)
+    }
+
+    /// As [`Writer::put_all`]: joins four codewords to one before it is put.
+    ///
+    /// ```text
+    ///   a b c d e f g h    eight codewords, 32 bits each: bits and their number
+    ///   a+b c+d e+f g+h    b goes above a, in 64 bits
+    ///   abcd    efgh       put, unless either has more than 56 bits
+    /// ```
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
+    fn put_all_joined(&mut self, codewords: &[Codeword]) -> Result<(), DoesNotFit> {
+        use core::arch::x86_64::{
+            _mm256_add_epi64, _mm256_and_si256, _mm256_extract_epi64, _mm256_or_si256,
+            _mm256_set1_epi32, _mm256_set1_epi64x, _mm256_sllv_epi64, _mm256_srli_epi32,
+            _mm256_srli_epi64, _mm256_unpackhi_epi64,
+        };
+        const { assert!(size_of::<Codeword>() == 4) };
+        let mut writer = Writer { out: &mut *self.out, ..*self };
+        writer.flush()?;
+        let eights = codewords.as_chunks::<8>();
+        for eight in eights.0 {
+            // SAFETY: 32 bytes either way, and any bits make a vector.
+            let words = unsafe { core::mem::transmute::<[Codeword; 8], __m256i>(*eight) };
+            let bits = _mm256_srli_epi32(words, 6);
+            let counts = _mm256_and_si256(words, _mm256_set1_epi32(63));
+            let low = _mm256_set1_epi64x(0xffff_ffff);
+            // Two at a time: the second above the first.
+            let first = _mm256_and_si256(counts, low);
+            let second = _mm256_sllv_epi64(_mm256_srli_epi64(bits, 32), first);
+            let bits = _mm256_or_si256(_mm256_and_si256(bits, low), second);
+            let counts = _mm256_add_epi64(first, _mm256_srli_epi64(counts, 32));
+            // The second pair above the first; what is in the other half of the lanes is not used.
+            let second = _mm256_sllv_epi64(_mm256_unpackhi_epi64(bits, bits), counts);
+            let bits = _mm256_or_si256(bits, second);
+            let counts = _mm256_add_epi64(counts, _mm256_unpackhi_epi64(counts, counts));
+            let (a, b) = (_mm256_extract_epi64(counts, 0), _mm256_extract_epi64(counts, 2));
+            let (a, b) = (a as u32, b as u32);
+            let room = writer.out.get_mut(writer.at..).and_then(<[u8]>::first_chunk_mut);
+            let (Some(room), true) = (room, a.max(b) <= 56) else {
+                writer.put_all_anywhere(eight)?;
+                continue;
+            };
+            let room: &mut [u8; 16] = room;
+            writer.bits |= (_mm256_extract_epi64(bits, 0) as u64) << (writer.count & 63);
+            writer.count += a;
+            room[..8].copy_from_slice(&writer.bits.to_le_bytes());
+            let bytes = (writer.count >> 3 & 7) as usize;
+            writer.bits >>= writer.count & 56;
+            writer.count &= 7;
+            writer.bits |= (_mm256_extract_epi64(bits, 2) as u64) << writer.count;
+            writer.count += b;
+            room[bytes..bytes + 8].copy_from_slice(&writer.bits.to_le_bytes());
+            writer.at += bytes + (writer.count >> 3 & 7) as usize;
+            writer.bits >>= writer.count & 56;
+            writer.count &= 7;
+        }
+        (self.at, self.bits, self.count) = (writer.at, writer.bits, writer.count);
+        self.put_all_anywhere(eights.1)
+    }
+
+    /// [`Writer::put_all`] on any processor.
+    #[inline(always)]
+    fn put_all_anywhere(&mut self, codewords: &[Codeword]) -> Result<(), DoesNotFit> {
         // In registers, not through `self`: what is stored in `out` might be a field of it.
         let mut writer = Writer { out: &mut *self.out, ..*self };
         let threes = codewords.chunks_exact(3);

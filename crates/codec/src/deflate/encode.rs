@@ -4,8 +4,8 @@
 use super::bits::{Codeword, Writer, codeword};
 use super::canned::{Table, TableSet};
 use super::huffman;
-use super::matcher::{Level, Matcher, Sequence, Sink};
-use super::probe::{Short, run};
+use super::matcher::{Level, Matcher, Sequence};
+use super::probe::Short;
 use super::symbols::{
     DISTANCE_CLASSES, DISTANCES, END_OF_BLOCK, FIRST_LENGTH, FIXED_DISTANCE, FIXED_LITLEN,
     LENGTH_CLASSES, LITLENS, MAX_DISTANCE, PRECODE_ORDER,
@@ -82,17 +82,75 @@ impl Codes {
     }
 
     /// Writes the symbols of a unit and the end of the block, and finishes the stream.
+    ///
+    /// Codewords are gathered first and written together. How many literals precede a match
+    /// cannot be predicted, so a branch on it costs more than the detour: literals are put down in
+    /// groups, and what was too much of a group is overwritten by what comes next.
     #[inline(always)]
     fn write(
         &self,
-        writer: Writer<'_>,
-        codewords: &mut Codewords,
+        mut writer: Writer<'_>,
+        gathered: &mut Codewords,
         unit: &[u8],
         sequences: &[Sequence],
     ) -> Result<usize, DoesNotFit> {
-        let mut coder = Coder::new(self, unit, writer, codewords);
-        let tail = coder.take_all(sequences)?;
-        coder.finish(tail)
+        let (mut rest, mut count) = (unit, 0);
+        for sequence in sequences {
+            let literals = usize::from(sequence.literals);
+            count = self.literals(&mut writer, gathered, count, rest, literals)?;
+            rest = &rest[literals + usize::from(sequence.length)..];
+            let (class, above, extra) = class_of_distance(sequence.distance);
+            let room = gathered[count..].first_chunk_mut::<OF_MATCH>().expect("room");
+            *room = [
+                self.length[usize::from(sequence.length) - 3],
+                self.distance[class],
+                codeword(above, extra),
+            ];
+            count += OF_MATCH;
+        }
+        count = self.literals(&mut writer, gathered, count, rest, rest.len())?;
+        gathered[count] = self.end;
+        writer.put_all(&gathered[..count + 1])?;
+        writer.finish()
+    }
+
+    /// Gathers the first `n` bytes of `bytes` as literals behind the `count` codewords that there are, and
+    /// returns how many there are then: there is room left for a match.
+    #[inline(always)]
+    fn literals(
+        &self,
+        writer: &mut Writer<'_>,
+        gathered: &mut Codewords,
+        mut count: usize,
+        mut bytes: &[u8],
+        mut n: usize,
+    ) -> Result<usize, DoesNotFit> {
+        loop {
+            if count > CODEWORDS - GROUP - OF_MATCH {
+                writer.put_all(&gathered[..count])?;
+                count = 0;
+            }
+            let room = gathered[count..].first_chunk_mut::<GROUP>().expect("room");
+            match bytes.first_chunk::<GROUP>() {
+                Some(group) => *room = group.map(|byte| self.literal[usize::from(byte)]),
+                None => self.literals_at_end(room, bytes),
+            }
+            if n <= GROUP {
+                return Ok(count + n);
+            }
+            count += GROUP;
+            bytes = &bytes[GROUP..];
+            n -= GROUP;
+        }
+    }
+
+    /// A group of which some bytes are missing.
+    #[cold]
+    #[inline(never)]
+    fn literals_at_end(&self, room: &mut [Codeword; GROUP], bytes: &[u8]) {
+        for (room, &byte) in room.iter_mut().zip(bytes) {
+            *room = self.literal[usize::from(byte)];
+        }
     }
 }
 
@@ -104,104 +162,6 @@ const OF_MATCH: usize = 3;
 
 /// Codewords of a unit on their way to the stream.
 type Codewords = [Codeword; CODEWORDS];
-
-/// Writes sequences of a unit in one code.
-///
-/// Codewords are gathered first and written together. How many literals precede a match
-/// cannot be predicted, so a branch on it costs more than the detour: literals are put down in
-/// groups, and what was too much of a group is overwritten by what comes next.
-struct Coder<'a> {
-    codes: &'a Codes,
-    unit: &'a [u8],
-    writer: Writer<'a>,
-    codewords: &'a mut Codewords,
-    /// How many were gathered.
-    count: usize,
-}
-
-impl<'a> Coder<'a> {
-    #[inline(always)]
-    fn new(
-        codes: &'a Codes,
-        unit: &'a [u8],
-        writer: Writer<'a>,
-        codewords: &'a mut Codewords,
-    ) -> Self {
-        Self { codes, unit, writer, codewords, count: 0 }
-    }
-
-    /// Writes sequences from the beginning of the unit on, and returns where they end.
-    #[inline(always)]
-    fn take_all(&mut self, sequences: &[Sequence]) -> Result<usize, DoesNotFit> {
-        let mut tail = 0;
-        for &sequence in sequences {
-            self.take(tail, sequence)?;
-            tail += usize::from(sequence.literals) + usize::from(sequence.length);
-        }
-        Ok(tail)
-    }
-
-    /// Puts the first `n` bytes of `bytes` down as literals.
-    #[inline(always)]
-    fn literals(&mut self, mut bytes: &[u8], mut n: usize) -> Result<(), DoesNotFit> {
-        loop {
-            if self.count > CODEWORDS - GROUP - OF_MATCH {
-                self.write_gathered()?;
-            }
-            let room = self.codewords[self.count..].first_chunk_mut::<GROUP>().expect("room");
-            match bytes.first_chunk::<GROUP>() {
-                Some(group) => *room = group.map(|byte| self.codes.literal[usize::from(byte)]),
-                None => {
-                    let words = bytes.iter().map(|&byte| self.codes.literal[usize::from(byte)]);
-                    room.iter_mut().zip(words).for_each(|(room, word)| *room = word);
-                }
-            }
-            if n <= GROUP {
-                self.count += n;
-                return Ok(());
-            }
-            self.count += GROUP;
-            bytes = &bytes[GROUP..];
-            n -= GROUP;
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn write_gathered(&mut self) -> Result<(), DoesNotFit> {
-        self.writer.put_all(&self.codewords[..self.count])?;
-        self.count = 0;
-        Ok(())
-    }
-
-    /// Writes the literals from `tail` on and the end of the block, and finishes the stream.
-    #[inline(always)]
-    fn finish(mut self, tail: usize) -> Result<usize, DoesNotFit> {
-        let rest = &self.unit[tail..];
-        self.literals(rest, rest.len())?;
-        self.codewords[self.count] = self.codes.end;
-        self.writer.put_all(&self.codewords[..self.count + 1])?;
-        self.writer.finish()
-    }
-}
-
-impl Sink for Coder<'_> {
-    type Error = DoesNotFit;
-
-    #[inline(always)]
-    fn take(&mut self, tail: usize, sequence: Sequence) -> Result<(), DoesNotFit> {
-        self.literals(&self.unit[tail..], sequence.literals.into())?;
-        let (class, above, extra) = class_of_distance(sequence.distance);
-        let room = self.codewords[self.count..].first_chunk_mut::<OF_MATCH>().expect("room");
-        *room = [
-            self.codes.length[usize::from(sequence.length) - 3],
-            self.codes.distance[class],
-            codeword(above, extra),
-        ];
-        self.count += OF_MATCH;
-        Ok(())
-    }
-}
 
 /// Guesses which of up to eight codes suits a unit best, from the symbols it begins with.
 ///
@@ -221,9 +181,10 @@ type Costs = u128;
 impl Chooser {
     /// The most codes to choose from.
     const CODES: usize = 8;
-    /// Symbols looked at, about half of a page's. 300 would cost 0.2% of the ratio and save 3% of
-    /// the time.
-    const SYMBOLS: usize = 450;
+    /// Sequences looked at, of each no more literals than a group has.
+    const SEQUENCES: usize = 64;
+    /// Literals looked at in a unit that is nothing else.
+    const LITERALS: usize = 450;
 
     pub fn new(codes: &[&Lengths]) -> Self {
         assert!(!codes.is_empty() && codes.len() <= Self::CODES, "{} codes", codes.len());
@@ -250,26 +211,19 @@ impl Chooser {
     /// The place of the code that makes the beginning of `unit` shortest.
     #[inline(always)]
     pub fn choose(&self, unit: &[u8], sequences: &[Sequence]) -> usize {
-        const { assert!(Self::SYMBOLS * 15 <= u16::MAX as usize) };
-        let mut costs = 0;
-        let mut rest = unit;
-        let mut left = Self::SYMBOLS;
-        for sequence in sequences {
+        const { assert!(Self::SEQUENCES * (GROUP + 2) * 15 <= u16::MAX as usize) };
+        const { assert!(Self::LITERALS * 15 <= u16::MAX as usize) };
+        let (mut costs, mut rest) = (0, unit);
+        for sequence in sequences.iter().take(Self::SEQUENCES) {
             let literals = usize::from(sequence.literals);
-            if literals + 2 > left {
-                break;
-            }
-            left -= literals + 2;
-            in_groups(rest, literals, |group| {
-                costs += group.map(|literal| self.literal[literal]).into_iter().sum::<Costs>();
-            });
-            rest = &rest[literals + usize::from(sequence.length)..];
+            let group = group_of(rest, literals);
+            costs += group.map(|literal| self.literal[literal]).into_iter().sum::<Costs>();
             costs += self.length[usize::from(sequence.length) - 3];
             costs += self.distance[class_of_distance(sequence.distance).0];
+            rest = &rest[literals + usize::from(sequence.length)..];
         }
-        // A unit all of literals has no sequences to go by.
-        if left == Self::SYMBOLS {
-            for &literal in &rest[..rest.len().min(left)] {
+        if sequences.is_empty() {
+            for &literal in &rest[..rest.len().min(Self::LITERALS)] {
                 costs += self.literal[usize::from(literal)];
             }
         }
@@ -282,27 +236,32 @@ impl Chooser {
 const NONE_BEHIND: [u64; GROUP + 1] =
     [0x0100_0100_0100_0100, 0x0100_0100_0100_0000, 0x0100_0100_0000_0000, 0x0100_0000_0000_0000, 0];
 
-/// Hands the first `n` bytes of `bytes` to `take` in groups of four. How many there are between two
-/// matches cannot be predicted, so a branch on it costs more than a few places that hold none: those
-/// have a number from 256 on.
+/// Hands the first `n` bytes of `bytes` to `take` in groups of four.
 #[inline(always)]
 fn in_groups(mut bytes: &[u8], mut n: usize, mut take: impl FnMut([usize; GROUP])) {
     loop {
-        let group = match bytes.first_chunk::<GROUP>() {
-            Some(group) => u32::from_le_bytes(*group),
-            None => group_at_end(bytes),
-        };
-        let group = u64::from(group);
-        let group = (group | group << 16) & 0x0000_ffff_0000_ffff;
-        let group = (group | group << 8) & 0x00ff_00ff_00ff_00ff;
-        let group = group | NONE_BEHIND[n.min(GROUP)];
-        take([0, 16, 32, 48].map(|shift| ((group >> shift) & 511) as usize));
+        take(group_of(bytes, n));
         if n <= GROUP {
             return;
         }
         bytes = &bytes[GROUP..];
         n -= GROUP;
     }
+}
+
+/// The first `n` bytes of `bytes`, four at most. How many there are between two matches cannot be predicted,
+/// so a branch on it costs more than a few places that hold none: those have a number from 256 on.
+#[inline(always)]
+fn group_of(bytes: &[u8], n: usize) -> [usize; GROUP] {
+    let group = match bytes.first_chunk::<GROUP>() {
+        Some(group) => u32::from_le_bytes(*group),
+        None => group_at_end(bytes),
+    };
+    let group = u64::from(group);
+    let group = (group | group << 16) & 0x0000_ffff_0000_ffff;
+    let group = (group | group << 8) & 0x00ff_00ff_00ff_00ff;
+    let group = group | NONE_BEHIND[n.min(GROUP)];
+    [0, 16, 32, 48].map(|shift| ((group >> shift) & 511) as usize)
 }
 
 /// A group of which some bytes are missing.
@@ -652,17 +611,17 @@ impl Deflate {
         assert!(unit.len() <= MAX_UNIT, "a unit of {} bytes", unit.len());
         let ask = tables.ask();
         // A function for each, as two loops in one make both slower.
-        match (cpu::has_bmi2(), ask) {
+        match (cpu::has_avx2(), ask) {
             // SAFETY: the processor was asked and has what the function wants.
-            (true, Short::Four) => unsafe { self.four_with_bmi2(level, tables, unit, out) },
+            (true, Short::Four) => unsafe { self.four_with_avx2(level, tables, unit, out) },
             // SAFETY: as above.
-            (true, Short::Five) => unsafe { self.five_with_bmi2(level, tables, unit, out) },
+            (true, Short::Five) => unsafe { self.five_with_avx2(level, tables, unit, out) },
             (false, _) => self.canned_anywhere(level, ask, tables, unit, out),
         }
     }
 
-    #[target_feature(enable = "bmi1,bmi2,lzcnt")]
-    fn four_with_bmi2<'t>(
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
+    fn four_with_avx2<'t>(
         &mut self,
         level: Level,
         tables: &'t TableSet,
@@ -672,8 +631,8 @@ impl Deflate {
         self.canned_anywhere(level, Short::Four, tables, unit, out)
     }
 
-    #[target_feature(enable = "bmi1,bmi2,lzcnt")]
-    fn five_with_bmi2<'t>(
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
+    fn five_with_avx2<'t>(
         &mut self,
         level: Level,
         tables: &'t TableSet,
@@ -692,22 +651,11 @@ impl Deflate {
         unit: &[u8],
         out: &mut [u8],
     ) -> Result<(usize, &'t Table), DoesNotFit> {
-        if level != Level::L1 {
-            self.matcher.find(level, unit, tables.window(), ask);
-            let (sequences, _) = self.matcher.found();
-            let table = tables.choose(unit, sequences);
-            let writer = Writer::new(out);
-            let size = table.codes().write(writer, &mut self.gathered, unit, sequences)?;
-            return Ok((size, table));
-        }
-        // A quarter of the unit is enough to choose by; the rest is written as it is found.
-        let (mut fast, mut row) = self.matcher.fast(unit, tables.window(), ask);
-        let Ok(()) = run(&mut fast, unit.len() / 4, &mut row);
-        let table = tables.choose(unit, row.sequences());
-        let mut coder = Coder::new(table.codes(), unit, Writer::new(out), &mut self.gathered);
-        coder.take_all(row.sequences())?;
-        run(&mut fast, unit.len(), &mut coder)?;
-        Ok((coder.finish(fast.tail)?, table))
+        self.matcher.find(level, unit, tables.window(), ask);
+        let (sequences, _) = self.matcher.found();
+        let table = tables.choose(unit, sequences);
+        let size = table.codes().write(Writer::new(out), &mut self.gathered, unit, sequences)?;
+        Ok((size, table))
     }
 
     /// Cuts `unit` into literals and matches no further back than `window` bytes, at most
@@ -757,16 +705,16 @@ impl Deflate {
         out: &mut [u8],
     ) -> Result<usize, DoesNotFit> {
         assert!(unit.len() <= MAX_UNIT, "a unit of {} bytes", unit.len());
-        if cpu::has_bmi2() {
+        if cpu::has_avx2() {
             // SAFETY: the processor was asked and has what the function wants.
-            unsafe { self.dynamic_with_bmi2(level, unit, out) }
+            unsafe { self.dynamic_with_avx2(level, unit, out) }
         } else {
             self.dynamic_anywhere(level, unit, out)
         }
     }
 
-    #[target_feature(enable = "bmi1,bmi2,lzcnt")]
-    fn dynamic_with_bmi2(
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
+    fn dynamic_with_avx2(
         &mut self,
         level: Level,
         unit: &[u8],
@@ -851,11 +799,12 @@ mod tests {
             let mask = (1 << (seed % 9)) - 1;
             let unit: Vec<u8> =
                 (0..256u32).map(|i| ((i * i * (seed + 77)) >> 6 & mask) as u8).collect();
-            let match_ = Sequence { literals: 40, length: 3 + seed as u16 % 9, distance: 20 };
-            let sequences = &[match_; 4][..seed as usize % 5];
+            // No more literals than are looked at.
+            let match_ = Sequence { literals: 4, length: 3 + seed as u16 % 9, distance: 20 };
+            let sequences = &[match_; 16][..seed as usize % 17];
             if !sequences.is_empty() {
                 // The tail is not looked at then: leave none.
-                let end = sequences.len() * (40 + usize::from(match_.length));
+                let end = sequences.len() * (4 + usize::from(match_.length));
                 let place = chooser.choose(&unit[..end], sequences);
                 let mut histogram = Histogram::new();
                 histogram.add(&unit[..end], sequences);

@@ -13,17 +13,13 @@
 //! places where the next 3 bytes were seen. Both look whether the match one byte on is longer before
 //! they take one.
 //!
-//! What is found goes to a [`Sink`] at once: into a row of sequences, or, where the code is known
-//! before, straight into the stream.
-//!
 //! Tables hold positions and begin as zeros, which is a position too: whatever they say is checked
 //! against the unit's bytes, so a table cannot be wrong, only useless.
 
-use super::probe::{Fast, Short, run};
+use super::probe::{Short, bytes};
 use super::symbols::MAX_MATCH;
 use crate::MAX_UNIT;
 use alloc::boxed::Box;
-use core::convert::Infallible;
 
 /// Literals and then a match.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -103,15 +99,6 @@ pub fn hash(word: u64, bits: u32) -> usize {
     (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)) as usize
 }
 
-/// What becomes of sequences.
-pub trait Sink {
-    /// Why one cannot be taken.
-    type Error;
-
-    /// Takes `literals` bytes of the unit from `tail` on, and a match that deflate has.
-    fn take(&mut self, tail: usize, sequence: Sequence) -> Result<(), Self::Error>;
-}
-
 /// A row of sequences.
 pub struct Row<'a> {
     sequences: &'a mut [Sequence],
@@ -123,44 +110,27 @@ impl<'a> Row<'a> {
         Self { sequences, count: 0 }
     }
 
-    /// The sequences taken.
-    pub fn sequences(&self) -> &[Sequence] {
-        &self.sequences[..self.count]
-    }
-}
-
-impl Sink for Row<'_> {
-    type Error = Infallible;
-
     #[inline(always)]
-    fn take(&mut self, _: usize, sequence: Sequence) -> Result<(), Infallible> {
+    fn put(&mut self, sequence: Sequence) {
         self.sequences[self.count] = sequence;
         self.count += 1;
-        Ok(())
     }
 }
 
-/// Gives a sink the literals from `tail` to `at` and a match of any length there, cut into pieces
+/// Puts down the literals from `tail` to `at` and a match of any length there, cut into pieces
 /// that deflate has.
 #[inline(always)]
-pub fn push<S: Sink>(
-    sink: &mut S,
-    mut tail: usize,
-    at: usize,
-    mut length: usize,
-    distance: usize,
-) -> Result<(), S::Error> {
+pub fn push(row: &mut Row<'_>, tail: usize, at: usize, mut length: usize, distance: usize) {
     let mut literals = (at - tail) as u16;
     let distance = distance as u16;
     while length > MAX_MATCH {
         // What is left must be long enough for a match.
         let piece = if length >= MAX_MATCH + 3 { MAX_MATCH } else { length - 3 };
-        sink.take(tail, Sequence { literals, length: piece as u16, distance })?;
-        tail += usize::from(literals) + piece;
+        row.put(Sequence { literals, length: piece as u16, distance });
         literals = 0;
         length -= piece;
     }
-    sink.take(tail, Sequence { literals, length: length as u16, distance })
+    row.put(Sequence { literals, length: length as u16, distance });
 }
 
 impl Matcher {
@@ -185,26 +155,16 @@ impl Matcher {
     pub fn find(&mut self, level: Level, unit: &[u8], window: usize, ask: Short) {
         let (depth, enough) = match level {
             Level::L1 => {
-                let (mut search, mut row) = self.fast(unit, window, ask);
-                let Ok(()) = run(&mut search, unit.len(), &mut row);
-                (self.count, self.tail) = (row.count, search.tail);
+                let Self { long, short, sequences, .. } = self;
+                let mut row = Row::new(sequences);
+                self.tail = bytes(unit, window, ask, long, short, &mut row);
+                self.count = row.count;
                 return;
             }
             Level::L6 => (24, 64),
             Level::L9 => (512, MAX_MATCH),
         };
         (self.count, self.tail) = self.find_in_chains(unit, window, depth, enough);
-    }
-
-    /// The fast way through `unit`, at its beginning, and a row for what it finds.
-    pub fn fast<'a>(
-        &'a mut self,
-        unit: &'a [u8],
-        window: usize,
-        ask: Short,
-    ) -> (Fast<'a>, Row<'a>) {
-        let Self { long, short, sequences, .. } = self;
-        (Fast::new(unit, window, ask, long, short), Row::new(sequences))
     }
 
     fn find_in_chains(
@@ -231,7 +191,7 @@ impl Matcher {
             if length >= 3 && length >= new_length {
                 // The match that began one byte ago is the better one.
                 let end = at - 1 + length;
-                let Ok(()) = push(&mut row, tail, at - 1, length, distance);
+                push(&mut row, tail, at - 1, length, distance);
                 tail = end;
                 chains.insert(unit, (end - 1).min(last));
                 (length, distance) = (0, 0);
@@ -242,7 +202,7 @@ impl Matcher {
             }
         }
         if length >= 3 {
-            let Ok(()) = push(&mut row, tail, at - 1, length, distance);
+            push(&mut row, tail, at - 1, length, distance);
             tail = at - 1 + length;
         }
         (row.count, tail)

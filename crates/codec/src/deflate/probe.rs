@@ -10,7 +10,7 @@
 //! than a look-up.
 #![allow(unsafe_code)] // Loads without bounds checks: half of the time.
 
-use super::matcher::{MAX_TABLE, Sink, common, hash, push};
+use super::matcher::{MAX_TABLE, Row, common, hash, push};
 
 /// Bytes that are looked at where a match may begin.
 const LOOK: usize = 16;
@@ -27,77 +27,44 @@ pub enum Short {
     Five,
 }
 
-/// The fast way through a unit, which can be gone in stretches.
-///
-/// Invariant: what the tables hold is less than `at`, and `at` at most the last place that
-/// [`LOOK`] bytes and one more fit in, except in units shorter than that, which are not looked at.
-pub struct Fast<'a> {
-    unit: &'a [u8],
+/// Finds matches at most `window` bytes back, with the memory of two tables of 2^[`MAX_TABLE`]
+/// entries, and appends them to an empty `row`; returns where the last one ends.
+#[inline(always)]
+pub fn bytes(
+    unit: &[u8],
     window: usize,
     ask: Short,
-    long: &'a mut [u16],
-    short: &'a mut [u16],
-    at: usize,
-    /// Where the last match ends.
-    pub tail: usize,
-}
-
-impl<'a> Fast<'a> {
-    /// At the beginning of `unit`, for matches at most `window` bytes back, with the memory of two
-    /// tables of 2^[`MAX_TABLE`] entries.
-    pub fn new(
-        unit: &'a [u8],
-        window: usize,
-        ask: Short,
-        long: &'a mut [u16],
-        short: &'a mut [u16],
-    ) -> Self {
-        let small = unit.len() <= 1 << SMALL_TABLE && unit.len() <= window;
-        let bits = if small { SMALL_TABLE } else { MAX_TABLE };
-        let (long, short) = (&mut long[..1 << bits], &mut short[..1 << bits]);
-        // 0 is a place, too: whatever a table says is looked at.
-        long.fill(0);
-        short.fill(0);
-        Self { unit, window, ask, long, short, at: 1, tail: 0 }
-    }
-}
-
-/// Goes on until `until` and gives the sink what is found.
-#[inline(always)]
-pub fn run<S: Sink>(fast: &mut Fast<'_>, until: usize, sink: &mut S) -> Result<(), S::Error> {
-    match fast.ask {
-        Short::Four => sized::<4, S>(fast, until, sink),
-        Short::Five => sized::<5, S>(fast, until, sink),
-    }
-}
-
-/// `N` is how many bytes the short table is asked for.
-#[inline(always)]
-fn sized<const N: usize, S: Sink>(
-    fast: &mut Fast<'_>,
-    until: usize,
-    sink: &mut S,
-) -> Result<(), S::Error> {
+    long: &mut [u16],
+    short: &mut [u16],
+    row: &mut Row<'_>,
+) -> usize {
     // Two ways and no more: each is a loop of its own in whoever calls, and many make all slower.
-    if fast.long.len() == 1 << SMALL_TABLE {
-        go::<N, SMALL_TABLE, true, S>(fast, until, sink)
-    } else {
-        go::<N, MAX_TABLE, false, S>(fast, until, sink)
+    let small = unit.len() <= 1 << SMALL_TABLE && unit.len() <= window;
+    let bits = if small { SMALL_TABLE } else { MAX_TABLE };
+    let (long, short) = (&mut long[..1 << bits], &mut short[..1 << bits]);
+    // 0 is a place, too: whatever a table says is looked at.
+    long.fill(0);
+    short.fill(0);
+    match (small, ask) {
+        (true, Short::Four) => go::<4, SMALL_TABLE, true>(unit, window, long, short, row),
+        (true, Short::Five) => go::<5, SMALL_TABLE, true>(unit, window, long, short, row),
+        (false, Short::Four) => go::<4, MAX_TABLE, false>(unit, window, long, short, row),
+        (false, Short::Five) => go::<5, MAX_TABLE, false>(unit, window, long, short, row),
     }
 }
 
-/// `B` is the binary logarithm of the tables' length, `NEAR` whether the window is the unit.
+/// `N` is how many bytes the short table is asked for, `B` the binary logarithm of the tables' length,
+/// `NEAR` whether the window is the unit. Invariant: what the tables hold is less than `at`.
 #[inline(always)]
-fn go<const N: usize, const B: u32, const NEAR: bool, S: Sink>(
-    fast: &mut Fast<'_>,
-    until: usize,
-    sink: &mut S,
-) -> Result<(), S::Error> {
-    let Fast { unit, window, long, short, .. } = fast;
-    let (unit, window) = (*unit, *window);
+fn go<const N: usize, const B: u32, const NEAR: bool>(
+    unit: &[u8],
+    window: usize,
+    long: &mut [u16],
+    short: &mut [u16],
+    row: &mut Row<'_>,
+) -> usize {
     assert!(long.len() == 1 << B && short.len() == 1 << B);
-    let Some(last) = unit.len().checked_sub(LOOK + 1) else { return Ok(()) };
-    let until = until.min(last);
+    let Some(last) = unit.len().checked_sub(LOOK + 1) else { return 0 };
     let (start, long, short) = (unit.as_ptr(), long.as_mut_ptr(), short.as_mut_ptr());
     // SAFETY: called with places up to `last + 1`, of which 16 bytes follow, and with lesser ones.
     let load = |at: usize| unsafe { start.add(at).cast::<u64>().read_unaligned().to_le() };
@@ -117,8 +84,8 @@ fn go<const N: usize, const B: u32, const NEAR: bool, S: Sink>(
         let near = NEAR || at - from <= window;
         (from, if near { differ } else { u64::MAX })
     };
-    let (mut at, mut tail) = (fast.at, fast.tail);
-    while at < until {
+    let (mut at, mut tail) = (1, 0);
+    while at < last {
         let (mut from, mut differ) = look(at);
         if differ as u32 != 0 {
             at += 1 + ((at - tail) >> 6);
@@ -138,7 +105,7 @@ fn go<const N: usize, const B: u32, const NEAR: bool, S: Sink>(
         if length == LOOK {
             length += common(unit, from + LOOK, begin + LOOK);
         }
-        push(sink, tail, begin, length, begin - from)?;
+        push(row, tail, begin, length, begin - from);
         tail = begin + length;
         at = tail;
         // One more place to be found again: near the end of the match.
@@ -148,8 +115,7 @@ fn go<const N: usize, const B: u32, const NEAR: bool, S: Sink>(
             swap(short, hash(word << (64 - 8 * N), B), at - 2);
         }
     }
-    (fast.at, fast.tail) = (at, tail);
-    Ok(())
+    tail
 }
 
 /// Bytes at the front that do not differ.

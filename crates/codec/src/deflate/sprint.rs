@@ -23,7 +23,7 @@ const LITERALS: usize = 2;
 /// Decodes as far as nothing can go wrong, and says whether it may again after the next entry.
 #[inline(always)]
 pub fn sprint<const L: usize>(block: &mut Block<'_, '_, L>) -> bool {
-    if cpu::has_bmi2() {
+    if cpu::has_avx2() {
         // SAFETY: the processor was asked and has what the function wants.
         unsafe { with_bmi2(block) }
     } else {
@@ -50,7 +50,7 @@ pub fn anywhere<const L: usize>(block: &mut Block<'_, '_, L>) -> bool {
 /// one waits for, the other does not.
 #[inline(always)]
 pub fn sprint_two<const L: usize>(a: &mut Block<'_, '_, L>, b: &mut Block<'_, '_, L>) -> bool {
-    if cpu::has_bmi2() {
+    if cpu::has_avx2() {
         // SAFETY: the processor was asked and has what the function wants.
         unsafe { two_with_bmi2(a, b) }
     } else {
