@@ -147,7 +147,8 @@ impl Zspages {
         self.get(zspage, OWNER) == owner(lane, kind)
     }
 
-    /// Makes a packed zspage one that holds nothing, but is not to be used again yet.
+    /// Makes a packed zspage one that holds nothing, but is not to be used again yet: its pages are still backed,
+    /// and its blocks are handles that are still to be retired.
     pub(crate) fn raze(&self, zspage: u32) {
         self.set(zspage, OWNER, self.get(zspage, OWNER) & !STATE | RAZED);
     }
@@ -166,7 +167,8 @@ impl Zspages {
         self.set(zspage, HOLES, holes);
     }
 
-    /// The hole at the end of a packed zspage; `NIL` when there is none.
+    /// The hole at the end of a packed zspage; of one that was razed its last hole with pages that are not backed.
+    /// `NIL` when there is none.
     pub(crate) fn tail(&self, zspage: u32) -> u32 {
         self.get(zspage, TAIL)
     }
@@ -241,6 +243,12 @@ impl Zspages {
         if next != NIL {
             self.set(next, PREV, prev);
         }
+    }
+
+    /// The one behind it in its list.
+    #[cfg(test)]
+    pub(crate) fn next(&self, zspage: u32) -> u32 {
+        self.get(zspage, NEXT)
     }
 
     fn get(&self, zspage: u32, field: usize) -> u32 {
