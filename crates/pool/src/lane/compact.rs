@@ -415,7 +415,7 @@ impl<A: Arena> Held<'_, A> {
     }
 
     /// Lets go of a zspage that is not empty yet.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn let_go(&mut self) {
         if self.lane.victim != NIL {
             self.end_victim(self.lane.victim);
@@ -423,7 +423,7 @@ impl<A: Arena> Held<'_, A> {
     }
 
     /// Empties a zspage, as compaction does, of which none is being emptied; how many objects were moved.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn empty(&mut self, zspage: u32) -> usize {
         self.open_victim(zspage, Why::Asked);
         let (Evacuated::Budget(moved) | Evacuated::End(moved)) = self.evacuate(zspage, usize::MAX);
