@@ -88,6 +88,8 @@ pub(crate) struct Ground<A> {
     pub zspages: Zspages,
     /// A bit for each lane that compaction could help: only a hint, as each lane knows for itself.
     pub wasteful: AtomicU32,
+    /// A bit for each lane with razed zspages whose pages are to be given back; a hint as well.
+    pub razed: AtomicU32,
 }
 
 impl<A: Arena> Ground<A> {

@@ -11,7 +11,7 @@
 //!   new     live 0, pins 1   alloc() is writing it; its handle names nothing yet
 //!   live    live 1           read() may pin it, compaction may move it while nobody does
 //!   dying   live 0, pins >0  freed while somebody reads; the last reader gives the space back
-//!   doomed  live 0, pins all  freed by a call that frees many and will come back to it
+//!   doomed  live 0, pins of which there are never so many  freed by a call that frees many and will come back to it
 //! ```
 //!
 //! Readers never wait: an object is never changed after it was written, so compaction copies it
@@ -43,8 +43,15 @@ pub(crate) const MAX_OBJECTS: usize = (1 << MAX_INDEX_BITS) - 1;
 const LENGTH_SHIFT: u32 = 32;
 const PIN: u64 = 1 << 48;
 const PINS: u64 = 0x7f << 48;
+/// Readers of one object at most; one more waits.
+const MAX_PINS: u64 = 119 * PIN;
+/// The pins of what is doomed by the first call that may doom.
+const DOOMED: u64 = MAX_PINS + PIN;
 const LIVE: u64 = 1 << 55;
 const GENERATION_SHIFT: u32 = 56;
+
+/// Calls that may doom at a time.
+pub(crate) const DOOMING: u32 = ((PINS - MAX_PINS) / PIN) as u32;
 
 /// One entry of the table, as it was at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -193,8 +200,8 @@ impl Handles {
     pub(crate) fn pin(&self, handle: Handle) -> Result<(u32, Object), BadHandle> {
         let index = self.index_of(handle)?;
         let word = self.change(index, handle, |word| {
-            // 126 threads in one object: wait for one of them rather than let the count run over.
-            (word.0 & PINS < PINS - PIN).then_some(Word(word.0 + PIN))
+            // So many threads in one object: wait for one of them rather than let the count run over.
+            (word.0 & PINS < MAX_PINS).then_some(Word(word.0 + PIN))
         })?;
         Ok((index, word.object()))
     }
@@ -222,22 +229,22 @@ impl Handles {
     }
 
     /// As [`kill`](Self::kill); but when nobody reads it, the entry stays the caller's, who is to
-    /// [`claim`](Self::claim) it.
-    pub(crate) fn doom(&self, handle: Handle) -> Result<Killed, BadHandle> {
+    /// [`claim`](Self::claim) it and of whom there is one with this number, below [`DOOMING`].
+    pub(crate) fn doom(&self, handle: Handle, caller: u32) -> Result<Killed, BadHandle> {
         let index = self.index_of(handle)?;
         let word = self.change(index, handle, |word| {
             let dead = word.0 & !LIVE;
-            Some(Word(if word.pinned() { dead } else { dead | PINS }))
+            Some(Word(if word.pinned() { dead } else { dead + doomed_by(caller) }))
         })?;
         Ok(Killed { index, object: word.object(), unread: !word.pinned() })
     }
 
-    /// Ends the doom of an entry, once: its index and its dead object. `None` for handles that were
+    /// Ends the doom of an entry by this caller, once: its index and its dead object. `None` for handles that were
     /// refused, or whose object's last reader sees to it.
-    pub(crate) fn claim(&self, handle: Handle) -> Option<(u32, Object)> {
+    pub(crate) fn claim(&self, handle: Handle, caller: u32) -> Option<(u32, Object)> {
         let index = self.index_of(handle).ok()?;
         let word = self.load(index);
-        let doomed = word.0 & (LIVE | PINS) == PINS;
+        let doomed = word.0 & (LIVE | PINS) == doomed_by(caller);
         if !doomed || !self.is_of(handle, word) {
             return None;
         }
@@ -313,6 +320,10 @@ impl Handles {
     }
 }
 
+const fn doomed_by(caller: u32) -> u64 {
+    DOOMED + caller as u64 * PIN
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -361,33 +372,39 @@ mod tests {
         }
 
         #[test]
-        fn a_doomed_entry_is_claimed_once(place: u32, len in 1..=65536_usize, read: bool) {
+        fn a_doomed_entry_is_claimed_once(
+            place: u32,
+            len in 1..=65536_usize,
+            read: bool,
+            caller in 0..DOOMING,
+        ) {
             let table = Handles::new(10);
             let object = Object { place, len };
             let mut free = NIL;
             let index = table.take(&mut free).expect("one is free");
             let handle = table.reserve(index, object);
-            prop_assert_eq!(table.claim(handle), None);
+            prop_assert_eq!(table.claim(handle, caller), None);
             table.publish(index);
-            prop_assert_eq!(table.claim(handle), None);
+            prop_assert_eq!(table.claim(handle, caller), None);
             if read {
                 table.pin(handle).expect("live");
             }
             let killed = Killed { index, object, unread: !read };
-            prop_assert_eq!(table.doom(handle), Ok(killed));
-            prop_assert_eq!(table.doom(handle), Err(BadHandle(handle)));
+            prop_assert_eq!(table.doom(handle, caller), Ok(killed));
+            prop_assert_eq!(table.doom(handle, caller), Err(BadHandle(handle)));
             prop_assert_eq!(table.kill(handle), Err(BadHandle(handle)));
             prop_assert_eq!(table.pin(handle), Err(BadHandle(handle)));
             prop_assert_eq!(table.load(index).movable(), None);
             if read {
-                prop_assert_eq!(table.claim(handle), None);
+                prop_assert_eq!(table.claim(handle, caller), None);
                 prop_assert_eq!(table.unpin(index), Some(object));
             } else {
-                prop_assert_eq!(table.claim(handle), Some((index, object)));
-                prop_assert_eq!(table.claim(handle), None);
+                prop_assert_eq!(table.claim(handle, (caller + 1) % DOOMING), None);
+                prop_assert_eq!(table.claim(handle, caller), Some((index, object)));
+                prop_assert_eq!(table.claim(handle, caller), None);
             }
             table.retire(index, &mut free);
-            prop_assert_eq!(table.claim(handle), None);
+            prop_assert_eq!(table.claim(handle, caller), None);
         }
 
         #[test]

@@ -47,7 +47,6 @@ use stock::Stock;
 
 pub(crate) use compact::Step;
 use compact::{Sweep, Why};
-pub(crate) use raze::Runs;
 pub use stock::RUNS;
 
 const HOLE: u32 = 1 << 31;
@@ -105,12 +104,19 @@ pub(crate) struct Count {
     pub huge_pages: usize,
     /// Pages in stock.
     pub spare_pages: usize,
+    /// Pages of razed zspages, to be given back.
+    pub razed_pages: usize,
 }
 
 impl Count {
     /// Pages that frames back.
     pub(crate) const fn pages(&self) -> usize {
-        self.in_use() + self.spare_pages
+        self.in_use() + self.empty_pages()
+    }
+
+    /// Pages that frames back and that hold nothing.
+    pub(crate) const fn empty_pages(&self) -> usize {
+        self.spare_pages + self.razed_pages
     }
 
     /// Pages that hold anything.
@@ -154,7 +160,7 @@ pub(crate) struct Lane {
     wasteful: bool,
     stock: Stock,
     dead: Dead,
-    /// Zspages that a call which frees many has emptied, and that it will give back.
+    /// Zspages that a call which frees many has emptied, and whose pages are to be given back.
     razed: u32,
     pub count: Count,
 }
@@ -184,6 +190,7 @@ impl Lane {
                 packed_pages: 0,
                 huge_pages: 0,
                 spare_pages: 0,
+                razed_pages: 0,
             },
         }
     }

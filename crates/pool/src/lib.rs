@@ -26,8 +26,8 @@
 //!   it. Threads that store at the same time use different lanes.
 //! - `free` takes it if nobody has it, and otherwise leaves the dead object to whoever takes it next: it
 //!   waits for nobody.
-//! - Lock order: `razing`, which is only ever tried, then a lane's lock. A thread holds at most one
-//!   lane's lock, and takes no other lock of the pool while it does; the arena is called with a lane's lock held, so the arena must not call the pool.
+//! - A thread holds at most one lane's lock, and there are no other locks; the arena is called with a lane's
+//!   lock held, so the arena must not call the pool.
 //!
 //! Nothing is allocated after [`Pool::new`], so freeing never needs memory.
 #![no_std]
@@ -68,8 +68,8 @@ use octavo_page::sync::atomic::{AtomicU32, Ordering};
 use octavo_page::{Handle, Unit};
 
 use ground::{Ground, Shape};
-use handles::{Handles, Killed, Object};
-use lane::{Held, Lane, Placed, Reach, Runs, Step};
+use handles::{DOOMING, Handles, Killed, Object};
+use lane::{Held, Lane, Placed, Reach, Step};
 use left::Left;
 use zspages::Zspages;
 
@@ -86,6 +86,8 @@ const LANES: usize = 2;
 const MOVES_AT_ONCE: usize = 8;
 /// Handles that `free_many` works on together.
 const FREES_AT_ONCE: usize = 32;
+/// Pages given back in the time that a move takes.
+const PAGES_A_MOVE: usize = 4;
 /// Objects between the one that `read_many` reads and the one that it begins to fetch.
 const READ_AHEAD: usize = 4;
 /// How often a thread looks whether a lane is free before it sleeps: some microseconds, while a lane is
@@ -171,8 +173,8 @@ pub struct Pool<A> {
     ground: Ground<A>,
     handles: Handles,
     lanes: Box<[Padded]>,
-    /// Held by the one call that may raze zspages; nobody waits for it.
-    razing: Mutex<()>,
+    /// A bit for each call that may raze zspages now.
+    razing: AtomicU32,
 }
 
 /// A lane's lock, and what was left to its next holder, on cache lines of their own.
@@ -207,12 +209,13 @@ impl<A: Arena> Pool<A> {
                 shape,
                 zspages: Zspages::new(zspages),
                 wasteful: AtomicU32::new(0),
+                razed: AtomicU32::new(0),
             },
             handles: Handles::new(config.max_objects),
             lanes: (0..LANES)
                 .map(|_| Padded { lock: Mutex::new(Lane::new()), left: Left::new() })
                 .collect(),
-            razing: Mutex::new(()),
+            razing: AtomicU32::new(0),
         })
     }
 
@@ -246,8 +249,13 @@ impl<A: Arena> Pool<A> {
     }
 
     /// What a new object pays for which pages were taken: where compaction could have won them, a few moves
-    /// in its lane, and in one other lane, whose own thread may work elsewhere now.
+    /// in its lane, and in one other lane, whose own thread may work elsewhere now. Where a call that freed many left
+    /// pages to be given back, those of a zspage.
     fn pay(&self, number: usize) {
+        let razed = self.ground.razed.load(Ordering::Relaxed);
+        if razed != 0 {
+            self.give_back(razed.trailing_zeros() as usize, 1);
+        }
         let wasteful = self.ground.wasteful.load(Ordering::Relaxed);
         for some in [wasteful & 1 << number, wasteful & !(1 << number)] {
             let number = some.trailing_zeros() as usize;
@@ -313,12 +321,15 @@ impl<A: Arena> Pool<A> {
         Ok(killed.object.len)
     }
 
-    /// Frees many objects, faster than one by one, and fastest where that leaves nothing in a zspage.
+    /// Frees many objects, faster than one by one, and fastest where that leaves nothing in a zspage. The pages of
+    /// such zspages are given back later, by [`tidy`](Self::tidy) and [`compact`](Self::compact), where frames run
+    /// out, and as new objects take pages; until then they count as spare.
     pub fn free_many(&self, handles: &[Handle]) -> Freed {
         let mut freed = Freed::default();
-        let alone = if handles.len() < MANY { None } else { self.razing.try_lock() };
-        if alone.is_some() {
-            self.raze(handles, &mut freed);
+        let caller = if handles.len() < MANY { None } else { self.begin_razing() };
+        if let Some(caller) = caller {
+            self.raze(handles, &mut freed, caller);
+            self.razing.fetch_and(!(1 << caller), Ordering::Release);
         } else {
             self.in_batches(handles, |some, dead| {
                 self.kill(some, &mut freed, dead, Handles::kill);
@@ -326,6 +337,19 @@ impl<A: Arena> Pool<A> {
             });
         }
         freed
+    }
+
+    /// A number for a call that may raze zspages, unless there are as many as may be.
+    fn begin_razing(&self) -> Option<u32> {
+        let mut now = self.razing.load(Ordering::Relaxed);
+        loop {
+            let caller = Some(now.trailing_ones()).filter(|&free| free < DOOMING)?;
+            let order = (Ordering::Acquire, Ordering::Relaxed);
+            match self.razing.compare_exchange_weak(now, now | 1 << caller, order.0, order.1) {
+                Ok(_) => return Some(caller),
+                Err(other) => now = other,
+            }
+        }
     }
 
     /// Calls `each` with some handles at a time, whose words are being fetched since the call before, and
@@ -344,21 +368,41 @@ impl<A: Arena> Pool<A> {
         }
     }
 
-    /// Frees many objects in two passes, see `lane/raze.rs`. The caller holds `razing`.
-    fn raze(&self, handles: &[Handle], freed: &mut Freed) {
-        let mut runs = Runs::new();
+    /// Frees many objects in two passes, see `lane/raze.rs`. No other call has the number `caller`.
+    fn raze(&self, handles: &[Handle], freed: &mut Freed, caller: u32) {
         self.in_batches(handles, |some, doomed| {
-            self.kill(some, freed, doomed, Handles::doom);
-            self.by_lane(doomed, |lane, _, object| lane.doom(object, &mut runs));
+            self.kill(some, freed, doomed, |handles, handle| handles.doom(handle, caller));
+            self.by_lane(doomed, |lane, _, object| lane.doom(object));
         });
-        runs.flush(&self.ground);
         self.in_batches(handles, |some, dead| {
-            for (index, object) in some.iter().filter_map(|&handle| self.handles.claim(handle)) {
-                dead.put(index, object);
-            }
+            let ours = some.iter().filter_map(|&handle| self.handles.claim(handle, caller));
+            ours.for_each(|(index, object)| dead.put(index, object));
             self.by_lane(dead, |lane, index, object| lane.take_doomed(index, object));
         });
-        (0..LANES).for_each(|number| self.locked(number, |mut lane| lane.give_razed()));
+    }
+
+    /// Gives back the pages of up to `most` razed zspages of a lane; how many. Its lock is not held meanwhile.
+    fn give_back(&self, number: usize, most: usize) -> usize {
+        let mut razed = self.locked(number, |mut lane| lane.take_razed(most));
+        if razed.len() == 0 {
+            return 0;
+        }
+        razed.give(&self.ground);
+        self.locked(number, |mut lane| lane.gave_back(&razed))
+    }
+
+    /// Gives back the pages of razed zspages, as many as it takes `moves` moves' time; how many. And whether there
+    /// are more.
+    fn give_razed_back(&self, moves: usize) -> (usize, bool) {
+        let (most, mut done) = (moves.saturating_mul(PAGES_A_MOVE), 0);
+        loop {
+            let razed = self.ground.razed.load(Ordering::Relaxed);
+            if razed == 0 || done >= most {
+                return (done, razed != 0);
+            }
+            let zspages = (most - done).div_ceil(self.ground.shape.pages() as usize);
+            done += self.give_back(razed.trailing_zeros() as usize, zspages);
+        }
     }
 
     /// Ends the lives of some objects in the way of `end`; those that nobody reads come into `dead`.
@@ -397,8 +441,8 @@ impl<A: Arena> Pool<A> {
     }
 
     /// Moves up to `max_moves` objects so that whole pages come free, lane by lane, and stops when
-    /// nothing worth it is left. To find out what is worth it counts as moves that take as long. Runs beside
-    /// everything else.
+    /// nothing worth it is left. To find out what is worth it counts as moves that take as long, and so does to
+    /// give back what [`free_many`](Self::free_many) left. Runs beside everything else.
     pub fn compact(&self, max_moves: usize) -> Compacted {
         self.compact_by(max_moves, |lane, moves| lane.compact(moves))
     }
@@ -414,8 +458,9 @@ impl<A: Arena> Pool<A> {
         max_moves: usize,
         work: impl Fn(&mut Held<'_, A>, usize) -> Step,
     ) -> Compacted {
-        let mut done = Compacted { dense: true, ..Compacted::default() };
-        let (mut won, mut spent) = (0_isize, 0);
+        let (given, more) = self.give_razed_back(max_moves);
+        let mut done = Compacted { dense: !more, ..Compacted::default() };
+        let (mut won, mut spent) = (given.cast_signed(), given / PAGES_A_MOVE);
         for number in 0..LANES {
             let mut dense = false;
             while !dense && spent < max_moves {
@@ -440,10 +485,21 @@ impl<A: Arena> Pool<A> {
         &self.ground.arena
     }
 
+    /// A place for a new object. Where frames have run out and some are still to be given back, looks again once
+    /// they are.
+    fn place(&self, len: usize) -> Result<Placed, AllocError> {
+        match self.place_now(len) {
+            Err(AllocError::OutOfFrames) if self.give_razed_back(usize::MAX).0 > 0 => {
+                self.place_now(len)
+            }
+            placed => placed,
+        }
+    }
+
     /// A place: in the home lane's holes, in another lane's hole of just this size, or of any size
     /// where that lane wastes much, in a new zspage of the home lane, and, when that lane has no handle
     /// left, of another.
-    fn place(&self, len: usize) -> Result<Placed, AllocError> {
+    fn place_now(&self, len: usize) -> Result<Placed, AllocError> {
         let home = home_lane();
         for step in 0..LANES {
             let number = (home + step) % LANES;

@@ -170,6 +170,7 @@ fn read_beside_free_many_and_reuse() {
         reader.join().expect("no wrong byte");
         assert!(reads(&pool, next, 3) && !reads(&pool, handles[1], 2));
         assert_eq!(pool.free(next), Ok(LEN));
+        pool.tidy(100);
         pool.check();
         assert_eq!(pool.arena().committed(), 0);
     });
@@ -186,6 +187,29 @@ fn two_calls_free_the_same() {
         };
         let here = pool.free_many(&[handles[1], handles[0], handles[1]]).objects;
         assert_eq!(here + other.join().expect("an answer"), 2);
+        pool.tidy(100);
+        pool.check();
+        assert_eq!(pool.arena().committed(), 0);
+    });
+}
+
+#[test]
+fn two_calls_share_a_zspage() {
+    explore(|| {
+        let pool = pool();
+        let handles = [1, 2].map(|byte| store(&pool, byte));
+        let other = {
+            let pool = pool.clone();
+            thread::spawn(move || pool.free_many(&handles[..1]).objects)
+        };
+        assert_eq!(pool.free_many(&handles[1..]).objects, 1);
+        // May find a razed zspage before the other thread has retired its handle.
+        pool.tidy(100);
+        let next = store(&pool, 3);
+        assert_eq!(other.join().expect("an answer"), 1);
+        assert!(reads(&pool, next, 3));
+        assert_eq!(pool.free(next), Ok(LEN));
+        pool.tidy(100);
         pool.check();
         assert_eq!(pool.arena().committed(), 0);
     });

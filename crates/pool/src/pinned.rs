@@ -18,7 +18,7 @@ pub struct Pinned<'a, A: Arena> {
 
 impl<A: Arena> Pool<A> {
     /// Holds an object where it is. Waits for nobody, and keeps nobody waiting but the reuse of this
-    /// object's space. A thread holds a few at a time: an object can have 126 pins.
+    /// object's space. A thread holds a few at a time: an object can have 119 pins.
     ///
     /// # Errors
     /// The handle names no object.

@@ -22,7 +22,7 @@ pub struct Stats {
     pub pages: usize,
     /// Of these, pages of huge objects.
     pub huge_pages: usize,
-    /// Of these, pages that hold nothing and are kept for the next objects.
+    /// Of these, pages that hold nothing: kept for the next objects, or still to be given back.
     pub spare_pages: usize,
 }
 
@@ -35,7 +35,7 @@ impl<A: Arena> Pool<A> {
             stats.compressed_bytes += count.bytes;
             stats.pages += count.pages();
             stats.huge_pages += count.huge_pages;
-            stats.spare_pages += count.spare_pages;
+            stats.spare_pages += count.empty_pages();
         }
         stats.used_bytes = stats.pages * PAGE_SIZE
             + self.handles.touched_bytes()

@@ -8,5 +8,7 @@ mod cases;
 mod model;
 #[cfg(not(loom))]
 mod stress;
+#[cfg(not(loom))]
+mod trials;
 
 pub(crate) use arena::TestArena;

@@ -20,7 +20,7 @@ pub(crate) enum Kind {
     Huge,
 }
 
-/// Fields of one zspage, in the order they lie in the table: a line of the cache has two zspages.
+/// Fields of one zspage, in the order they lie in the table: a line of the cache has two zspages ([`descriptor`]).
 const FIELDS: usize = 8;
 const OWNER: usize = 0;
 const FILL: usize = 1;
@@ -32,6 +32,11 @@ const GAIN: usize = PREV;
 const HOLES: usize = 5;
 const TAIL: usize = 6;
 const DOOMED: usize = 7;
+
+/// Zspages of whose descriptors the order is changed, a page of the table; and how many with numbers side by side
+/// are kept apart.
+const GROUP: usize = 4096 / DESCRIPTOR_BYTES;
+const APART: usize = 8;
 
 /// Bits of [`PAGES`] that count pages, 256 at most; those above count blocks.
 const PAGES_BITS: u32 = 9;
@@ -48,6 +53,7 @@ pub(crate) const DESCRIPTOR_BYTES: usize = FIELDS * size_of::<u32>();
 /// The table of all zspages of an arena.
 pub(crate) struct Zspages {
     fields: Box<[AtomicU32]>,
+    count: u32,
     /// Zspages that were used at least once.
     used: AtomicU32,
     /// Top of the stack of spares: its number plus 1 below, a count of changes above.
@@ -58,7 +64,8 @@ impl Zspages {
     /// Descriptors for `count` zspages.
     pub(crate) fn new(count: usize) -> Self {
         Self {
-            fields: AtomicU32::table(count * FIELDS),
+            fields: AtomicU32::table(count.next_multiple_of(GROUP) * FIELDS),
+            count: count as u32,
             used: AtomicU32::new(0),
             spares: AtomicU64::new(0),
         }
@@ -66,7 +73,7 @@ impl Zspages {
 
     /// The number of zspages there can be.
     pub(crate) fn capacity(&self) -> u32 {
-        (self.fields.len() / FIELDS) as u32
+        self.count
     }
 
     /// Zspages that were used at least once; all others are past these.
@@ -147,7 +154,8 @@ impl Zspages {
         self.get(zspage, OWNER) == owner(lane, kind)
     }
 
-    /// Makes a packed zspage one that holds nothing, but is not to be used again yet.
+    /// Makes a packed zspage one that holds nothing, but is not to be used again yet: its pages are still backed,
+    /// and its blocks are handles that are still to be retired.
     pub(crate) fn raze(&self, zspage: u32) {
         self.set(zspage, OWNER, self.get(zspage, OWNER) & !STATE | RAZED);
     }
@@ -166,7 +174,8 @@ impl Zspages {
         self.set(zspage, HOLES, holes);
     }
 
-    /// The hole at the end of a packed zspage; `NIL` when there is none.
+    /// The hole at the end of a packed zspage; of one that was razed its last hole with pages that are not backed.
+    /// `NIL` when there is none.
     pub(crate) fn tail(&self, zspage: u32) -> u32 {
         self.get(zspage, TAIL)
     }
@@ -243,13 +252,27 @@ impl Zspages {
         }
     }
 
+    /// The one behind it in its list.
+    #[cfg(test)]
+    pub(crate) fn next(&self, zspage: u32) -> u32 {
+        self.get(zspage, NEXT)
+    }
+
     fn get(&self, zspage: u32, field: usize) -> u32 {
-        self.fields[zspage as usize * FIELDS + field].load(Ordering::Relaxed)
+        self.fields[descriptor(zspage) * FIELDS + field].load(Ordering::Relaxed)
     }
 
     fn set(&self, zspage: u32, field: usize, value: u32) {
-        self.fields[zspage as usize * FIELDS + field].store(value, Ordering::Relaxed);
+        self.fields[descriptor(zspage) * FIELDS + field].store(value, Ordering::Relaxed);
     }
+}
+
+/// Where in the table the descriptor of a zspage stands. Those that are taken one after the other, by threads that
+/// then change them all the time, are in one page of the table not in one line of the cache, nor in two side by side,
+/// which processors fetch together.
+const fn descriptor(zspage: u32) -> usize {
+    let (zspage, group) = (zspage as usize, zspage as usize % GROUP);
+    zspage - group + group % APART * (GROUP / APART) + group / APART
 }
 
 const fn owner(lane: usize, kind: Kind) -> u32 {
@@ -262,4 +285,23 @@ const fn owner(lane: usize, kind: Kind) -> u32 {
 
 const fn count_up(top: u64) -> u64 {
     ((top >> 32) + 1) << 32
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn neighbours_have_descriptors_apart() {
+        let all: HashSet<usize> = (0..4 * GROUP as u32).map(descriptor).collect();
+        assert!(all.len() == 4 * GROUP && all.iter().all(|&at| at < 4 * GROUP));
+        for zspage in 0..1000 {
+            let left_of_group = GROUP as u32 - 1 - zspage % GROUP as u32;
+            for next in 1..=left_of_group.min(APART as u32 - 1) {
+                let apart = descriptor(zspage).abs_diff(descriptor(zspage + next));
+                assert!(apart * DESCRIPTOR_BYTES > 2 * 64, "{zspage} and {next} behind it");
+            }
+        }
+    }
 }

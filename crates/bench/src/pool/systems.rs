@@ -122,6 +122,12 @@ pub trait Shared: Sync {
 
     /// Frees many, in the way that is fastest here.
     fn free_all(&self, names: Vec<Self::Name>);
+
+    /// Has the memory that [`free_all`](Self::free_all) left go back to the system. False where there is no such
+    /// thing, and nobody can say when it does.
+    fn give_back(&self) -> bool {
+        false
+    }
 }
 
 /// Our pool, in the memory that it has under a program.
@@ -221,6 +227,13 @@ impl Shared for Octavo {
 
     fn free_all(&self, names: Vec<Handle>) {
         assert_eq!(self.pool.free_many(&names).objects, names.len());
+    }
+
+    fn give_back(&self) -> bool {
+        self.pool.tidy(usize::MAX);
+        let stats = self.pool.stats();
+        assert_eq!((stats.objects, stats.pages), (0, 0));
+        true
     }
 }
 

@@ -135,7 +135,7 @@ impl Begin {
 /// - `replace`: of all objects a random one freed, another stored;
 /// - `read`: random objects copied out, 64 in a call where there is one for many; `copy`: the same out
 ///   of plain memory;
-/// - `free`: all of them, in random order.
+/// - `free`: all of them, in random order; `given back`: the same, until their memory is the system's again.
 ///
 /// Each thread stores, replaces and frees objects of its own.
 pub fn rates<S: Shared>(system: &S, objects: usize, mut tell: impl FnMut(Rate)) {
@@ -155,7 +155,11 @@ pub fn rates<S: Shared>(system: &S, objects: usize, mut tell: impl FnMut(Rate)) 
         on_threads(&mut live, |seed, part| Random::new(seed).shuffle(part));
         let begin = Begin::now();
         on_threads(&mut live, |_, part| system.free_all(mem::take(part)));
-        tell(begin.rate("free", threads, objects / threads * threads));
+        let freed = objects / threads * threads;
+        tell(begin.rate("free", threads, freed));
+        if system.give_back() {
+            tell(begin.rate("given back", threads, freed));
+        }
     }
 }
 

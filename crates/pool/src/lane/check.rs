@@ -24,12 +24,23 @@ impl<A: Arena> Held<'_, A> {
             }
         }
         assert!(binned.is_empty(), "bins hold only holes: {binned:?}");
-        assert_eq!(self.lane.razed, NIL, "razed zspages are given back");
+        self.check_razed();
         let known = &self.lane.count;
         assert_eq!(known.objects + self.lane.dead.objects().len(), count.objects);
         assert_eq!(known.packed_words, count.packed_words);
         assert_eq!(known.packed_pages, count.packed_pages);
         assert_eq!(known.huge_pages, count.huge_pages);
+    }
+
+    fn check_razed(&self) {
+        let (zspages, mut at, mut pages) = (&self.ground.zspages, self.lane.razed, 0);
+        while at != NIL {
+            assert!(zspages.is_razed(at) && zspages.lane(at) == self.number);
+            assert_eq!((zspages.fill(at), zspages.blocks(at)), (0, 0), "its handles are retired");
+            pages += zspages.pages(at) as usize;
+            at = zspages.next(at);
+        }
+        assert_eq!(self.lane.count.razed_pages, pages);
     }
 
     /// All holes in the bins, by place.

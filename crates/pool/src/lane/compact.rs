@@ -362,7 +362,7 @@ impl<A: Arena> Held<'_, A> {
     /// Words that emptying a zspage wins by a move, none when that is less than `least`. Tries it, and moves
     /// nothing: what finds a hole elsewhere costs nothing, and what does not as much as it takes in a fresh
     /// zspage. Adds up the blocks tried.
-    fn gain(&self, zspage: u32, least: u32, tried: &mut usize) -> u32 {
+    pub(crate) fn gain(&self, zspage: u32, least: u32, tried: &mut usize) -> u32 {
         let zspages = &self.ground.zspages;
         let (blocks, mut won) = (zspages.blocks(zspage), zspages.pages(zspage) * PAGE_WORDS);
         let (whole, mut taken) = (self.whole(zspage), Taken::new());
@@ -412,6 +412,23 @@ impl<A: Arena> Held<'_, A> {
             bin = filled + 1;
         }
         false
+    }
+
+    /// Lets go of a zspage that is not empty yet.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn let_go(&mut self) {
+        if self.lane.victim != NIL {
+            self.end_victim(self.lane.victim);
+        }
+    }
+
+    /// Empties a zspage, as compaction does, of which none is being emptied; how many objects were moved.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn empty(&mut self, zspage: u32) -> usize {
+        self.open_victim(zspage, Why::Asked);
+        let (Evacuated::Budget(moved) | Evacuated::End(moved)) = self.evacuate(zspage, usize::MAX);
+        self.close_victim(zspage);
+        moved
     }
 
     /// Begins to empty a zspage.

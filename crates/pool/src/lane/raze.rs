@@ -6,13 +6,20 @@
 //!
 //! ```text
 //!   first    each handle dies; its zspage counts the words that are doomed. When those are all it
-//!            has, it is razed: its pages go back, its holes leave their bins. Nobody gets it yet.
+//!            has, it is razed: its holes leave their bins, and nothing is placed in it any more.
 //!   second   of objects in razed zspages only the handle is left to retire; the others are freed as
-//!            ever. Then razed zspages can be taken again.
+//!            ever.
+//!   later    the pages of razed zspages go back, many at once, with no lock held: by who compacts, by
+//!            who finds no frame, by who takes new pages.
 //! ```
 //!
-//! One call at a time does this, so that what is doomed in a zspage is its own. What others freed
-//! and have not buried counts as filled, and as not doomed: such a zspage is not razed.
+//! To give a page back takes the kernel as long as all else that is done for the objects in it, and more. Who
+//! frees need not wait for that; until then those pages count as used.
+//!
+//! Any number of calls do this at once. What is doomed in a zspage is the sum of what they doomed and did not
+//! come back to, and what somebody freed and nobody buried counts as filled, not as doomed: so in a zspage
+//! that is razed each block is one that a call will come back to. Whoever retires the last of them, or gives its
+//! pages back if that is later, lets it be taken again.
 
 use core::ops::Range;
 
@@ -20,16 +27,19 @@ use super::{Held, RUNS, Run, block_words};
 use crate::Arena;
 use crate::ground::Ground;
 use crate::handles::{NIL, Object};
+use octavo_page::sync::atomic::Ordering;
 
-/// Pages on their way back to the arena, many at once.
-pub(crate) struct Runs {
+/// Some razed zspages, with their pages on the way back to the arena. Nobody else knows of these pages.
+pub(crate) struct Razed {
+    zspages: [u32; RUNS],
+    len: usize,
     runs: [Range<u32>; RUNS],
     count: usize,
 }
 
-impl Runs {
+impl Razed {
     pub(crate) const fn new() -> Self {
-        Self { runs: [const { 0..0 }; RUNS], count: 0 }
+        Self { zspages: [0; RUNS], len: 0, runs: [const { 0..0 }; RUNS], count: 0 }
     }
 
     fn put<A: Arena>(&mut self, run: Range<u32>, ground: &Ground<A>) {
@@ -37,22 +47,27 @@ impl Runs {
             return;
         }
         if self.count == RUNS {
-            self.flush(ground);
+            self.give(ground);
         }
         self.runs[self.count] = run;
         self.count += 1;
     }
 
-    /// Gives them all back.
-    pub(crate) fn flush<A: Arena>(&mut self, ground: &Ground<A>) {
+    /// Gives the pages back; no lock is needed.
+    pub(crate) fn give<A: Arena>(&mut self, ground: &Ground<A>) {
         ground.decommit(&self.runs[..self.count]);
         self.count = 0;
+    }
+
+    /// How many zspages.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
     }
 }
 
 impl<A: Arena> Held<'_, A> {
     /// Counts a dead object's words as doomed, and razes its zspage when it has no others.
-    pub(crate) fn doom(&mut self, object: Object, runs: &mut Runs) {
+    pub(crate) fn doom(&mut self, object: Object) {
         if self.is_huge(object.len) {
             return;
         }
@@ -61,7 +76,7 @@ impl<A: Arena> Held<'_, A> {
         let doomed = zspages.doomed(zspage) + block_words(object.len);
         zspages.set_doomed(zspage, doomed);
         if doomed == zspages.fill(zspage) {
-            self.raze(zspage, runs);
+            self.raze(zspage);
         }
     }
 
@@ -72,26 +87,29 @@ impl<A: Arena> Held<'_, A> {
         }
         let zspages = &self.ground.zspages;
         let zspage = self.ground.shape.zspage_of(object.place);
-        if zspages.is_razed(zspage) {
-            self.lane.count.objects -= 1;
-            self.lane.count.bytes -= object.len;
-            self.handles.retire(index, &mut self.lane.free);
-        } else {
+        if !zspages.is_razed(zspage) {
             zspages.set_doomed(zspage, zspages.doomed(zspage) - block_words(object.len));
-            self.take_dead(index, object);
+            return self.take_dead(index, object);
+        }
+        self.lane.count.objects -= 1;
+        self.lane.count.bytes -= object.len;
+        self.handles.retire(index, &mut self.lane.free);
+        zspages.set_blocks(zspage, zspages.blocks(zspage) - 1);
+        self.end_razed(zspage);
+        if self.lane.count.objects == 0 {
+            self.bury();
         }
     }
 
-    fn raze(&mut self, zspage: u32, runs: &mut Runs) {
-        let (ground, whole) = (self.ground, self.whole(zspage));
-        let (zspages, pages) = (&ground.zspages, self.pages_of(whole));
-        let mut from = pages.start;
+    fn raze(&mut self, zspage: u32) {
+        let (zspages, whole) = (&self.ground.zspages, self.whole(zspage));
+        // Of the holes those that have pages which are not backed, the last one first.
+        let mut gaps = NIL;
         let mut each = |held: &mut Self, hole: Run| {
             held.unlink(hole);
-            let vacant = held.vacant(hole);
-            if !vacant.is_empty() {
-                runs.put(from..vacant.start, ground);
-                from = vacant.end;
+            if !held.vacant(hole).is_empty() {
+                held.set_tag(hole.at + 1, gaps);
+                gaps = hole.at;
             }
         };
         if zspages.holes(zspage) > 0 {
@@ -100,30 +118,63 @@ impl<A: Arena> Held<'_, A> {
             let tail = self.hole(zspages.tail(zspage));
             each(self, tail);
         }
-        runs.put(from..pages.end, ground);
-        self.clear_stock(pages);
+        zspages.set_tail(zspage, gaps);
+        self.clear_stock(self.pages_of(whole));
         if self.lane.victim == zspage {
             self.lane.victim = NIL;
         }
+        let pages = zspages.pages(zspage) as usize;
         self.lane.count.packed_words -= zspages.fill(zspage) as usize;
-        self.lane.count.packed_pages -= zspages.pages(zspage) as usize;
+        self.lane.count.packed_pages -= pages;
+        self.lane.count.razed_pages += pages;
         zspages.set_fill(zspage, 0);
-        zspages.set_pages(zspage, 0);
-        zspages.set_blocks(zspage, 0);
         zspages.raze(zspage);
         zspages.link(&mut self.lane.razed, zspage);
+        self.ground.razed.fetch_or(1 << self.number, Ordering::Relaxed);
+        self.note_waste();
     }
 
-    /// Lets razed zspages be taken again. Their pages have gone back.
-    pub(crate) fn give_razed(&mut self) {
-        while self.lane.razed != NIL {
+    /// Takes up to `most` razed zspages out of the lane's list, to give their pages back.
+    pub(crate) fn take_razed(&mut self, most: usize) -> Razed {
+        let (zspages, mut razed) = (&self.ground.zspages, Razed::new());
+        while razed.len < most.min(RUNS) && self.lane.razed != NIL {
             let zspage = self.lane.razed;
-            self.ground.zspages.unlink(&mut self.lane.razed, zspage);
-            self.ground.zspages.give(zspage);
+            zspages.unlink(&mut self.lane.razed, zspage);
+            razed.zspages[razed.len] = zspage;
+            razed.len += 1;
+            let pages = self.pages_of(self.whole(zspage));
+            let (mut end, mut gap) = (pages.end, zspages.tail(zspage));
+            while gap != NIL {
+                let vacant = self.vacant(self.hole(gap));
+                let before = self.tag(gap + 1);
+                razed.put(vacant.end..end, self.ground);
+                (end, gap) = (vacant.start, before);
+            }
+            razed.put(pages.start..end, self.ground);
         }
-        if self.lane.count.objects == 0 {
-            self.bury();
+        if self.lane.razed == NIL {
+            self.ground.razed.fetch_and(!(1 << self.number), Ordering::Relaxed);
         }
-        self.note_waste();
+        razed
+    }
+
+    /// Notes that pages of razed zspages went back; how many.
+    pub(crate) fn gave_back(&mut self, razed: &Razed) -> usize {
+        let (zspages, mut gone) = (&self.ground.zspages, 0);
+        for &zspage in &razed.zspages[..razed.len] {
+            gone += zspages.pages(zspage) as usize;
+            zspages.set_pages(zspage, 0);
+            self.end_razed(zspage);
+        }
+        self.lane.count.razed_pages -= gone;
+        gone
+    }
+
+    /// Lets a razed zspage be taken again once its pages are gone and all its handles retired.
+    fn end_razed(&self, zspage: u32) {
+        let zspages = &self.ground.zspages;
+        if zspages.pages(zspage) == 0 && zspages.blocks(zspage) == 0 {
+            zspages.give(zspage);
+        }
     }
 }

@@ -156,6 +156,46 @@ fn a_freed_object_stays_while_it_is_read() {
 }
 
 #[test]
+fn what_many_left_is_spare_until_somebody_needs_it_or_tidies() {
+    const LEFT: usize = 40;
+    let emptied = || {
+        let pool = pool(400, 4, 4096, 1000);
+        let live: Vec<_> = (0..4 * LEFT).map(|_| pool.store(&[7; 1000]).expect("room")).collect();
+        assert_eq!(pool.free_many(&live).objects, live.len());
+        pool.check();
+        let stats = pool.stats();
+        assert_eq!((stats.objects, stats.pages, stats.spare_pages), (0, LEFT, LEFT));
+        assert_eq!(pool.arena().committed(), LEFT);
+        pool
+    };
+    // Bit by bit, as many as are asked for.
+    let pool = emptied();
+    let done = pool.tidy(2);
+    assert_eq!((done.pages_freed, done.moved, done.dense), (8, 0, false));
+    assert_eq!(pool.arena().committed(), LEFT - 8);
+    assert!(pool.compact(usize::MAX).dense);
+    assert_eq!((pool.arena().committed(), pool.stats().pages), (0, 0));
+    pool.check();
+
+    // When there are no others.
+    let pool = emptied();
+    pool.arena().set_frames(0);
+    let live: Vec<_> = (0..LEFT).map(|_| pool.store(&[8; 4000]).expect("given back")).collect();
+    assert_eq!(pool.store(&[8; 4000]), Err(AllocError::OutOfFrames));
+    pool.check();
+    assert_eq!(pool.free_many(&live).objects, LEFT);
+
+    // As others are taken.
+    let pool = emptied();
+    for _ in 0..LEFT {
+        pool.store(&[8; 4000]).expect("room");
+        pool.check();
+        assert!(pool.arena().committed() <= LEFT);
+    }
+    assert_eq!(pool.stats().spare_pages, 0);
+}
+
+#[test]
 fn tidying_does_what_costs_little() {
     // Of every zspage a part is freed: all but `stay` of ten objects.
     let after_freeing = |stay: usize| {
@@ -304,6 +344,7 @@ fn an_object_that_is_held_stays_where_it_is() {
     drop(held);
     assert_eq!(pool.free_many(&after).objects, 3);
     pool.check();
+    pool.tidy(usize::MAX);
     assert_eq!(pool.arena().committed(), 0);
 }
 

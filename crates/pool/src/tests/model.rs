@@ -146,6 +146,8 @@ fn run(chain: usize, max: usize, pages: usize, ops: &[Op]) {
     let all: Vec<_> = model.live.drain(..).map(|(handle, _)| handle).collect();
     assert_eq!(model.pool.free_many(&all).objects, all.len());
     model.check();
+    model.pool.tidy(usize::MAX);
+    model.check();
     assert_eq!(model.pool.arena().committed(), 0);
 }
 

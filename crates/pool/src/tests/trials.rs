@@ -1,0 +1,90 @@
+//! What a trial of compaction promises against what emptying the zspage really wins.
+
+use super::TestArena;
+use super::cases::pool;
+use crate::Pool;
+use crate::ground::PAGE_WORDS;
+use crate::lane::Held;
+use crate::zspages::Kind;
+use proptest::prelude::*;
+use std::vec::Vec;
+
+/// Pages of each zspage.
+fn pages(held: &Held<'_, TestArena>) -> Vec<u32> {
+    let zspages = &held.ground.zspages;
+    (0..zspages.used()).map(|zspage| zspages.pages(zspage)).collect()
+}
+
+/// Tries every zspage of a lane, empties the one that promises most, and compares. How many blocks were moved.
+fn compare(held: &mut Held<'_, TestArena>) -> usize {
+    held.bury();
+    held.let_go();
+    let zspages = &held.ground.zspages;
+    let ours = (0..zspages.used()).filter(|&zspage| zspages.is(zspage, held.number, Kind::Packed));
+    let trials = ours.map(|zspage| {
+        let mut tried = 0;
+        (held.gain(zspage, 1, &mut tried), zspage)
+    });
+    let Some((gain, victim)) = trials.max() else { return 0 };
+    let (blocks, before) = (zspages.blocks(victim), pages(held));
+    let moved = held.empty(victim);
+    assert_eq!(moved, blocks as usize, "nobody reads any of them");
+    let after = pages(held);
+    let grown = after.iter().enumerate().filter(|&(n, &now)| now > *before.get(n).unwrap_or(&0));
+    let (grown, sum) = (grown.count() as i64, |pages: &[u32]| i64::from(pages.iter().sum::<u32>()));
+    let (won, page) = (sum(&before) - sum(&after), i64::from(PAGE_WORDS));
+    // Of a page that is taken for the moved only what they fill counts as cost.
+    assert!(
+        (won + grown) * page >= i64::from(gain * blocks),
+        "{blocks} blocks promised {gain} words each, won {won} pages, {grown} zspages grew"
+    );
+    moved
+}
+
+fn run(chain: usize, unit: usize, lens: &[usize], gone: &[usize], rounds: usize) {
+    let pool: Pool<TestArena> = pool(4000, chain, unit, 1000);
+    octavo_sys::task::CpuSet::only(octavo_sys::task::cpu()).bind(0);
+    let mut live: Vec<_> =
+        lens.iter().map(|&len| pool.store(&std::vec![len as u8; len]).expect("room")).collect();
+    for at in gone {
+        if !live.is_empty() {
+            pool.free(live.swap_remove(at % live.len())).expect("live");
+        }
+    }
+    for _ in 0..rounds {
+        for number in 0..crate::LANES {
+            pool.locked(number, |mut held| compare(&mut held));
+        }
+        pool.check();
+    }
+}
+
+/// Sizes as compressed units have them: small ones, and some that take most of a unit.
+fn lens(unit: usize) -> impl Strategy<Value = Vec<usize>> {
+    let len = prop_oneof![6 => 1..=unit / 4, 3 => 1..=unit / 2, 1 => 1..=unit];
+    prop::collection::vec(len, 1..400)
+}
+
+proptest! {
+    /// Emptying wins what was promised, but for a part of a page in each zspage that takes a page for it.
+    #[test]
+    fn emptying_wins_what_a_trial_promised(
+        chain in 1..=16_usize,
+        lens in lens(4096),
+        gone in prop::collection::vec(0..400_usize, 0..300),
+        rounds in 1..6_usize,
+    ) {
+        run(chain, 4096, &lens, &gone, rounds);
+    }
+
+    /// The same for units of several pages.
+    #[test]
+    fn of_large_units_too(
+        chain in 1..=16_usize,
+        lens in lens(16384),
+        gone in prop::collection::vec(0..400_usize, 0..300),
+        rounds in 1..6_usize,
+    ) {
+        run(chain, 16384, &lens, &gone, rounds);
+    }
+}
