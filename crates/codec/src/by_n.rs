@@ -9,7 +9,7 @@
 //!
 //! The words are byte offsets from the beginning; a part ends where the next begins, the last one
 //! where the bytes end. Parts know nothing of each other, so that an accelerator can do them all
-//! at once ([`header`] and [`part`] are for who does that); the price is a header, and matches that
+//! at once ([`set_start`] and [`part`] are for who does that); the price is a header, and matches that
 //! do not reach into the part before. A part that does not fit fails the whole.
 
 use crate::{Corrupt, DoesNotFit};
