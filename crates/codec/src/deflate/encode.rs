@@ -181,8 +181,9 @@ type Costs = u128;
 impl Chooser {
     /// The most codes to choose from.
     const CODES: usize = 8;
-    /// Sequences looked at, of each no more literals than a group has.
-    const SEQUENCES: usize = 64;
+    /// Sequences looked at, of each no more literals than a group has: an eighth, but no fewer and no more
+    /// than these.
+    const SEQUENCES: [usize; 2] = [64, 700];
     /// Literals looked at in a unit that is nothing else.
     const LITERALS: usize = 450;
 
@@ -211,10 +212,11 @@ impl Chooser {
     /// The place of the code that makes the beginning of `unit` shortest.
     #[inline(always)]
     pub fn choose(&self, unit: &[u8], sequences: &[Sequence]) -> usize {
-        const { assert!(Self::SEQUENCES * (GROUP + 2) * 15 <= u16::MAX as usize) };
+        const { assert!(Self::SEQUENCES[1] * (GROUP + 2) * 15 <= u16::MAX as usize) };
         const { assert!(Self::LITERALS * 15 <= u16::MAX as usize) };
         let (mut costs, mut rest) = (0, unit);
-        for sequence in sequences.iter().take(Self::SEQUENCES) {
+        let [least, most] = Self::SEQUENCES;
+        for sequence in sequences.iter().take((sequences.len() / 8).clamp(least, most)) {
             let literals = usize::from(sequence.literals);
             let group = group_of(rest, literals);
             costs += group.map(|literal| self.literal[literal]).into_iter().sum::<Costs>();
