@@ -88,16 +88,3 @@ fn a_word_that_is_no_text_is_no_panic() {
     let output = command.output().expect("octavo starts");
     assert_eq!(output.status.code(), Some(125), "{output:?}");
 }
-
-#[test]
-fn a_codec_that_is_suggested_is_taken() {
-    for name in ["deflate-canned", "deflate-canned:9", "deflate-canned:6:by_4"] {
-        let refused = said(&octavo(&["run", "--codec", name, "--", "true"]).output().unwrap());
-        let (_, suggested) = refused.split_once("yet; ").expect("a suggestion");
-        let suggested = suggested.split(' ').next().unwrap();
-        // Refused later, if at all: for what the machine lacks, not for the codec.
-        let taken =
-            said(&octavo(&["run", "--codec", suggested, "--", "/nowhere"]).output().unwrap());
-        assert!(!taken.contains("--codec"), "{suggested}: {taken}");
-    }
-}
