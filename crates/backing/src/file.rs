@@ -74,7 +74,10 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(Errno::EBUSY) => {
-                f.write_str("the device is in use; it takes one that is not mounted")
+                f.write_str(
+                    "the device is in use: it is mounted, or a job has it, as it does for a second after \
+                     its end; it takes one that nobody has",
+                )
             }
             Self::Refused(why) => write!(
                 f,

@@ -89,6 +89,9 @@ pub enum BackingRefusal {
     /// Too many of them.
     #[error("--backing is given {0} times; up to {MAX_BACKING_FILES} files can be used")]
     TooMany(usize),
+    /// The same one again.
+    #[error("--backing {}: given twice; leave one out", .0.display())]
+    Twice(PathBuf),
     /// No key.
     #[error("--backing-key {}: {why}", file.display())]
     KeyFile {
@@ -124,6 +127,11 @@ pub fn check(names: &[BackingName], options: Options<'_>) -> Result<Option<Lent>
     if names.is_empty() {
         return Ok(None);
     }
+    if let Some(name) = names.iter().enumerate().find_map(|(n, name)| {
+        names[..n].iter().any(|earlier| place(&earlier.file) == place(&name.file)).then_some(name)
+    }) {
+        return Err(BackingRefusal::Twice(name.file.clone()));
+    }
     let mut files = Vec::new();
     let key = match options.key {
         None => Key::ephemeral().map(|_| None).map_err(BackingRefusal::Key)?,
@@ -141,6 +149,14 @@ pub fn check(names: &[BackingName], options: Options<'_>) -> Result<Option<Lent>
         *place = Some(BackingFile { fd, priority: *priority, kind, bytes });
     }
     Ok(Some(Lent { config, files }))
+}
+
+/// Where a file is, or will be.
+fn place(file: &Path) -> PathBuf {
+    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let in_dir = |dir: PathBuf| dir.join(file.file_name().unwrap_or_default());
+    let whole = fs::canonicalize(file).or_else(|_| fs::canonicalize(dir).map(in_dir));
+    whole.unwrap_or_else(|_| file.to_path_buf())
 }
 
 /// Notes that the keeper keeps a descriptor; its number.
@@ -194,6 +210,17 @@ fn c_string(path: &Path) -> Result<CString, BackingRefusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_is_given_twice_is_not_made() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let name = |file: &str| BackingName { file: dir.path().join(file), priority: 0 };
+        let names = [name("a"), name("b"), name("./a")];
+        let options = Options { size: None, max_pool_percent: 50, key: None, keep: true };
+        let why = check(&names, options).expect_err("it is there twice").to_string();
+        assert!(why.ends_with("./a: given twice; leave one out"), "{why}");
+        assert!(!dir.path().join("a").exists());
+    }
 
     #[test]
     fn a_name_may_have_a_priority() {

@@ -61,10 +61,11 @@ pub struct RunArgs {
     #[arg(long)]
     strict: bool,
 
-    /// How memory is compressed: lz4, zstd:LEVEL with a level from -7 to 9, as in zstd:1, or
+    /// How memory is compressed: lz4, zstd:LEVEL with a level of -7 to -1 or 1 to 9, as in zstd:1, or
     /// deflate-MODE:LEVEL with a level of 1, 6 or 9: deflate-fixed:1, deflate-dynamic:6,
     /// deflate-canned:1 (tables learnt from the program while it runs), deflate-canned:1:general
-    /// (tables that suit most). With :by_N, N from 1 to 64, each unit in so many parts, by the CPU.
+    /// (tables that suit most). Behind deflate :by_N, N = 1, 2, 4 ... 64, has each unit in so many
+    /// parts, which an accelerator does at once.
     /// Without it: chosen while running
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     codec: Option<Codec>,
@@ -211,6 +212,17 @@ pub enum Refusal {
         /// For this limit on memory.
         limit: ByteSize,
     },
+    /// The limit on the length of files is too low.
+    #[error(
+        "RLIMIT_FSIZE: no file may get longer than {have}, but the job's takes {need}; raise it with \
+         `ulimit -f unlimited`"
+    )]
+    FileSize {
+        /// The limit.
+        have: ByteSize,
+        /// The longest file that we make.
+        need: ByteSize,
+    },
     /// No such engine.
     #[error("--engine iaa: {0}")]
     Engine(#[from] Unusable),
@@ -281,6 +293,8 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
     let object = find_object()?;
     uffd::verdict(&uffd::probe(), uffd::rights())?;
     Space::BOTH.into_iter().try_for_each(|space| check_address_space(space, limit))?;
+    let backed = args.backing_size.filter(|_| !args.backing.is_empty());
+    check_file_size(backed)?;
     let engine = args.engine.kind()?;
     let tables = args.table.as_deref().map(|file| tables(file, args.codec)).transpose()?;
     let stats_json = args.stats_json.as_deref().map(writable_file).transpose()?;
@@ -403,6 +417,16 @@ pub fn check_address_space(space: Space, limit: ByteSize) -> Result<(), Refusal>
     let need = ByteSize::new(reserve_bytes(limit));
     match space.limit() {
         Some(have) if have < need => Err(Refusal::AddressSpace { space, have, need, limit }),
+        _ => Ok(()),
+    }
+}
+
+/// Whether this process may make files as long as the job's: what its processes share, which is one to the
+/// kernel, and one that memory is written back to, of `backed` bytes. Else the kernel would end us.
+fn check_file_size(backed: Option<ByteSize>) -> Result<(), Refusal> {
+    let need = ByteSize::new(octavo_ledger::BYTES).max(backed.unwrap_or_default());
+    match getrlimit(Resource::Fsize).current.map(ByteSize::new) {
+        Some(have) if have < need => Err(Refusal::FileSize { have, need }),
         _ => Ok(()),
     }
 }

@@ -231,6 +231,12 @@ fn what_our_side_lacks_is_named() {
     assert_eq!(status, 125, "{line}");
     assert!(line.contains("RLIMIT_AS") && line.contains("ulimit -v"), "{line}");
 
+    let limited = format!("ulimit -f 100; exec {} run true", octavo.path("bin/octavo").display());
+    let output = Command::new("sh").args(["-c", &limited]).output().expect("sh");
+    let (status, line) = refusal(&output);
+    assert_eq!(status, 125, "{line}");
+    assert!(line.contains("RLIMIT_FSIZE") && line.contains("ulimit -f"), "{line}");
+
     fs::remove_file(octavo.path("lib/octavo/liboctavo_preload.so")).expect("remove");
     let (status, line) = refusal(&octavo.run(&["true"]));
     assert_eq!(status, 125, "{line}");

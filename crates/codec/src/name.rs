@@ -243,7 +243,7 @@ impl fmt::Display for ParseCodecError {
                 "no such codec; use lz4, zstd:LEVEL, deflate-fixed:LEVEL, deflate-dynamic:LEVEL, \
                  deflate-canned:LEVEL or deflate-canned:LEVEL:general, as in zstd:1"
             }
-            Self::ZstdLevel => "a level of zstd is -7 to -1 or 1 to 9, as in zstd:-1",
+            Self::ZstdLevel => "a level of zstd is -7 to -1 or 1 to 9, and nothing behind it, as in zstd:-1",
             Self::Deflate => {
                 "a level of deflate is 1, 6 or 9; behind it canned may have :general; :by_N may end \
                  the name, N a power of two to 64; as in deflate-canned:1:general:by_4"

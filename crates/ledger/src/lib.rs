@@ -208,6 +208,9 @@ impl Owner {
     }
 }
 
+/// Bytes of a ledger.
+pub const BYTES: u64 = size_of::<Ledger>() as u64;
+
 /// The descriptor that holds a new, empty ledger for a job of `limit` pages.
 ///
 /// # Errors

@@ -128,8 +128,12 @@ pub(crate) struct Program {
 
 impl Program {
     fn read(file: &Path, unit: Unit) -> Result<Self, CodecError> {
-        let bytes = std::fs::read(file)
-            .map_err(|why| CodecError::Read { file: file.to_path_buf(), why })?;
+        let failed = |why| CodecError::Read { file: file.to_path_buf(), why };
+        // A device may have no end.
+        if !std::fs::metadata(file).map_err(failed)?.is_file() {
+            return Err(failed(io::Error::other("no regular file")));
+        }
+        let bytes = std::fs::read(file).map_err(failed)?;
         let starts = (0..bytes.len() / unit.bytes()).map(|i| i * unit.bytes());
         let (same, kept): (Vec<_>, Vec<_>) =
             starts.partition(|&at| same_filled(&bytes[at..][..unit.bytes()]));
