@@ -80,6 +80,7 @@ fn words(corpus: &Path) -> Result<()> {
         limit: ByteSize::mib(512),
         strict: false,
         codec: text,
+        tables: text,
         unit: Some(Unit::K16),
         chain: Some(ChainLength::MAX),
         engine: Some(EngineKind::Model),
