@@ -620,8 +620,7 @@ fn store(config: &Config) -> Result<Store<PoolArena>> {
         (None, _) => {}
         (Some((level, unit)), None) => store.set_learner(Learner::new(level, unit.bytes())),
         (Some(_), Some(file)) => {
-            let tables = Generations::with(file.window(), file.lengths());
-            store.set_tables(Arc::new(tables.expect("they were looked at when they were read")));
+            store.set_tables(Arc::new(Generations::of_file(&file)));
         }
     }
     Ok(store)

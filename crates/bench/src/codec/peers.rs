@@ -41,10 +41,7 @@ pub struct Trained {
 impl Trained {
     /// Learns from each program's samples, tables only where none are given.
     pub fn new(programs: &[Program], unit: Unit, given: Option<&TableFile>) -> Self {
-        let given = given.map(|file| {
-            let tables = Generations::with(file.window(), file.lengths());
-            Arc::new(tables.expect("they were looked at when they were read"))
-        });
+        let given = given.map(|file| Arc::new(Generations::of_file(file)));
         let learn = |level| {
             if let Some(given) = &given {
                 return programs.iter().map(|_| Arc::clone(given)).collect();

@@ -156,8 +156,7 @@ struct Coder {
 
 impl Coder {
     fn new(codec: Codec, file: &TableFile, unit: Unit) -> Self {
-        let tables = Generations::with(file.window(), file.lengths());
-        let tables = Arc::new(tables.expect("they were looked at when they were read"));
+        let tables = Arc::new(Generations::of_file(file));
         let first_id = tables.newest().map_or(0, |generation| generation.first_id());
         let mut workspace = Workspace::new(&[codec]);
         workspace.set_learnt(tables);

@@ -17,6 +17,7 @@ use super::canned::{BadTable, Table, TableSet};
 use super::encode::Lengths;
 use alloc::vec::Vec;
 use core::fmt;
+use crc32fast::hash as crc32;
 
 const MAGIC: &[u8; 8] = b"octavo-t";
 const VERSION: u8 = 1;
@@ -155,15 +156,6 @@ impl TableFile {
 
 /// Bytes of the longest header.
 const HEADER_BYTES: usize = 300;
-
-/// The CRC-32 of gzip, bit by bit: a file has a few hundred bytes.
-fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0u32, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
-            crc >> 1 ^ if crc & 1 == 1 { 0xedb8_8320 } else { 0 }
-        })
-    })
-}
 
 #[cfg(all(test, not(loom)))]
 mod tests {

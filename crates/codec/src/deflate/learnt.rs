@@ -26,6 +26,7 @@
 
 use super::canned::{BadTable, LEARNT_IDS, TableSet};
 use super::encode::Lengths;
+use super::file::TableFile;
 use super::probe::Short;
 use core::fmt;
 use octavo_page::sync::atomic::{AtomicU32, Ordering};
@@ -177,6 +178,13 @@ impl Generations {
         let all = Self::new();
         all.replace(window, lengths)?;
         Ok(all)
+    }
+
+    /// The tables of a file, as [`Generations::with`].
+    #[must_use]
+    pub fn of_file(file: &TableFile) -> Self {
+        let all = Self::with(file.window(), file.lengths());
+        all.expect("they were looked at when the file was read or made")
     }
 
     /// The newest generation, if there is one.
