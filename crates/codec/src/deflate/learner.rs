@@ -50,6 +50,8 @@ pub struct Learner {
     /// Of so many units offered one is counted.
     every: usize,
     trainer: Trainer,
+    /// What was trained is known to be better than the tables in use, and waits for a place.
+    is_better: bool,
     /// The tables in use.
     current: Vec<Lengths>,
     all: Arc<Generations>,
@@ -97,6 +99,7 @@ impl Learner {
             offered: 0,
             every: 1,
             trainer: Trainer::new(Self::UNITS, TableSet::MAX, window),
+            is_better: false,
             current,
             all: Arc::new(Generations::new()),
         }
@@ -139,10 +142,12 @@ impl Learner {
             self.trainer.round(&self.counted);
             return Step::Trains;
         }
-        if self.trainer.cost > self.cost_so_far() / 64 * 63 {
+        // Looked at once: whoever waits for a place asks again and again.
+        if !self.is_better && self.trainer.cost > self.cost_so_far() / 64 * 63 {
             self.begin_anew();
             return Step::AsGood;
         }
+        self.is_better = true;
         let made = self.all.replace(self.window, &self.trainer.lengths);
         let Some(generation) = made.expect("what is trained is a table") else {
             return Step::InUse;
@@ -165,6 +170,7 @@ impl Learner {
         (self.counted_bytes, self.offered) = (0, 0);
         self.every = (self.every * 2).min(Self::EVERY_LAST);
         self.trainer.begin();
+        self.is_better = false;
     }
 
     /// Bytes that it takes once it has learnt, beside its generations.
