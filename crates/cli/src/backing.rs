@@ -14,6 +14,7 @@ use octavo_crypt::{Key, KeyError};
 use octavo_page::ByteSize;
 use octavo_page::config::{BackingConfig, BackingFile, BackingKind, MAX_BACKING_FILES};
 use octavo_sys::file::Fd;
+use std::collections::HashSet;
 use std::ffi::{CString, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -127,11 +128,6 @@ pub fn check(names: &[BackingName], options: Options<'_>) -> Result<Option<Lent>
     if names.is_empty() {
         return Ok(None);
     }
-    if let Some(name) = names.iter().enumerate().find_map(|(n, name)| {
-        names[..n].iter().any(|earlier| place(&earlier.file) == place(&name.file)).then_some(name)
-    }) {
-        return Err(BackingRefusal::Twice(name.file.clone()));
-    }
     let mut files = Vec::new();
     let key = match options.key {
         None => Key::ephemeral().map(|_| None).map_err(BackingRefusal::Key)?,
@@ -143,6 +139,10 @@ pub fn check(names: &[BackingName], options: Options<'_>) -> Result<Option<Lent>
     if names.len() > places {
         return Err(BackingRefusal::TooMany(names.len()));
     }
+    let mut known = HashSet::new();
+    if let Some(name) = names.iter().find(|name| !known.insert(place(&name.file))) {
+        return Err(BackingRefusal::Twice(name.file.clone()));
+    }
     for (place, BackingName { file, priority }) in config.files.iter_mut().zip(names) {
         let (fd, kind, bytes) = open(file, options)?;
         let fd = lend(&mut files, fd);
@@ -153,10 +153,14 @@ pub fn check(names: &[BackingName], options: Options<'_>) -> Result<Option<Lent>
 
 /// Where a file is, or will be.
 fn place(file: &Path) -> PathBuf {
-    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let in_dir = |dir: PathBuf| dir.join(file.file_name().unwrap_or_default());
-    let whole = fs::canonicalize(file).or_else(|_| fs::canonicalize(dir).map(in_dir));
+    let whole = fs::canonicalize(file).or_else(|_| fs::canonicalize(dir_of(file)).map(in_dir));
     whole.unwrap_or_else(|_| file.to_path_buf())
+}
+
+/// The directory that a file is in, or will be.
+fn dir_of(file: &Path) -> &Path {
+    file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Notes that the keeper keeps a descriptor; its number.
@@ -196,8 +200,8 @@ fn open(path: &Path, options: Options<'_>) -> Result<(Fd, BackingKind, u64), Bac
     if is_device || options.keep {
         return Ok((device.into_file(), BackingKind::Itself, bytes));
     }
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let dir = Fd::open_directory(&c_string(dir)?).map_err(|why| refuse(OpenError::Refused(why)))?;
+    let dir = Fd::open_directory(&c_string(dir_of(path))?)
+        .map_err(|why| refuse(OpenError::Refused(why)))?;
     FileDevice::nameless(&dir, bytes).map_err(refuse)?;
     Ok((dir, BackingKind::Directory, bytes))
 }
