@@ -133,11 +133,10 @@ pub struct Stored {
 impl Stored {
     fn each(&self) -> impl Iterator<Item = &Counter> {
         let Self { compressed_bytes, pool_bytes, pages, same_filled, raw, unverified, .. } = self;
-        let Self { learnt_objects, table_bytes, .. } = self;
-        let Self { away_bytes, file_bytes, classes, .. } = self;
+        let Self { learnt_objects, table_bytes, away_bytes, file_bytes, classes, .. } = self;
         let sums = [compressed_bytes, pool_bytes, pages, same_filled, raw, unverified];
-        let sums = sums.into_iter().chain([learnt_objects, table_bytes]);
-        let sums = sums.chain([away_bytes, file_bytes]);
+        let later = [learnt_objects, table_bytes, away_bytes, file_bytes];
+        let sums = sums.into_iter().chain(later);
         sums.chain(classes.iter().flat_map(|class| &class.0))
     }
 }

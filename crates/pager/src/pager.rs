@@ -49,8 +49,8 @@ const AREAS: usize = 2 * (1 + MAX_EVICTORS);
 /// Slots that wait to be freed, at most.
 const LEFT: usize = 64;
 
-/// Slots whose pages came back. They are freed many at a time, for which the trips to memory are made side
-/// by side, and not for each fault, which is waited for.
+/// Slots whose pages came back. They are freed many at a time, for which the slot allocator and the counters
+/// are gone to once, and not for each fault, which is waited for.
 #[derive(Debug)]
 pub(crate) struct Left {
     slots: [SlotId; LEFT],
