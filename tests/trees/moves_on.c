@@ -7,6 +7,7 @@
  * moves it page by page; what is brought meanwhile waits, and then finds nothing where the memory was.
  */
 #define _GNU_SOURCE
+#include "map.h"
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,15 +18,6 @@
 #include <unistd.h>
 
 enum { PAGE = 4096, MOVES = 200 };
-
-static char *map(size_t size) {
-    char *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at == MAP_FAILED) {
-        perror("mmap");
-        exit(2);
-    }
-    return at;
-}
 
 /* Words that differ from page to page. */
 static void write_page(char *page, size_t n) {

@@ -5,6 +5,7 @@
  *   strays SIZE     MiB written first, so that there is a pager
  */
 #define _GNU_SOURCE
+#include "map.h"
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,15 +18,6 @@
 enum { PAGE = 4096, CHUNKS = 400, PLACE = 64 * PAGE, PLACES = 256 };
 static const size_t CHUNK = 64u << 20;
 static char *chunk[CHUNKS];
-
-static char *map(size_t size) {
-    char *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at == MAP_FAILED) {
-        perror("mmap");
-        exit(2);
-    }
-    return at;
-}
 
 /* The parent's mappings, and what the copy has moved to where it has none. */
 static struct span { char *start, *end; } parents[1024], moved[PLACES];

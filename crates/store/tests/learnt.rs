@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Random, TestArena, folio, store};
+use common::{Random, TestArena, folio, put_one, store};
 use octavo_codec::Codec;
 use octavo_codec::deflate::{GENERAL, Generations, Learner, Level};
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
@@ -26,17 +26,6 @@ fn scratch(store: &Store<TestArena>) -> Scratch {
 
 fn how(codec: Codec, unit: Unit) -> How {
     How { codec, unit, cpu: 0, fits_in: unit.bytes(), refusal_bytes: PAGE_SIZE }
-}
-
-fn put(
-    store: &Store<TestArena>,
-    scratch: &mut Scratch,
-    how: How,
-    data: &[u8],
-) -> Result<SlotId, PutError> {
-    let mut out = [Err(PutError::OutOfSlots)];
-    store.put(scratch, how, &[data], &mut out);
-    out[0]
 }
 
 /// Threads put, read and free folios of their own by any codec, while another writes a new generation over
@@ -91,7 +80,7 @@ fn put_get_free(store: &Store<TestArena>, seed: u64) {
         let unit = Unit::ALL[random.below(3)];
         let data = folio(random.next(), unit.pages(), random.below(8) > 0);
         let how = how(codec(random.below(CODECS.len())), unit);
-        if let Ok(slot) = put(store, &mut scratch, how, &data) {
+        if let Ok(slot) = put_one(store, &mut scratch, how, &data) {
             kept.push((slot, data));
         }
         if let Some((slot, data)) = kept.first() {
@@ -124,18 +113,18 @@ fn a_store_learns_from_what_is_put() {
         let mut random = Random::new(n);
         (0..PAGE_SIZE).map(|_| b"etaoin"[random.below(6).min(random.below(6))]).collect()
     };
-    let general = put(&store, &mut silent, how, &page(0)).expect("room");
+    let general = put_one(&store, &mut silent, how, &page(0)).expect("room");
     let by_general = store.stats().compressed_bytes;
     let mut n = 0;
     while !store.learn() {
         let from: &mut Scratch = if n % 2 == 0 { &mut scratch } else { &mut silent };
-        let slot = put(&store, from, how, &page(n)).expect("room");
+        let slot = put_one(&store, from, how, &page(n)).expect("room");
         store.free(&[slot]);
         n += 1;
         assert!(n < 1 << 16, "never learnt");
     }
     assert_eq!(store.stats().learnt.objects, 0);
-    let learnt = put(&store, &mut silent, how, &page(0)).expect("room");
+    let learnt = put_one(&store, &mut silent, how, &page(0)).expect("room");
     let stats = store.stats();
     assert_eq!(stats.learnt.objects, 1);
     assert!(stats.learnt.bytes > 0 && stats.compressed_bytes < 2 * by_general);

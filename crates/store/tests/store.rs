@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Random, TestArena, codecs, folio, page, scratch, store};
+use common::{Random, TestArena, codecs, folio, page, put_one, scratch, store};
 use octavo_codec::Codec;
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
 use octavo_store::{Form, GetError, How, PutError, Scratch, Stats, Store};
@@ -15,17 +15,6 @@ fn how(codec: Codec, unit: Unit) -> How {
 
 fn lz4(unit: Unit) -> How {
     how(codecs()[0], unit)
-}
-
-fn put_one<A: octavo_store::Arena>(
-    store: &Store<A>,
-    scratch: &mut Scratch,
-    how: How,
-    folio: &[u8],
-) -> Result<SlotId, PutError> {
-    let mut out = [Err(PutError::OutOfSlots)];
-    store.put(scratch, how, &[folio], &mut out);
-    out[0]
 }
 
 fn get_pages(

@@ -4,9 +4,9 @@
 #![allow(dead_code)] // Not every test uses all of it.
 
 use octavo_codec::Codec;
-use octavo_page::{PAGE_SIZE, Unit};
+use octavo_page::{PAGE_SIZE, SlotId, Unit};
 use octavo_pool::{Arena, OutOfFrames, RUNS};
-use octavo_store::{Config, Scratch, Store};
+use octavo_store::{Config, How, PutError, Scratch, Store};
 use std::alloc::Layout;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -232,4 +232,16 @@ pub fn folio(seed: u64, pages: usize, fits: bool) -> Vec<u8> {
             page(seed)
         })
         .collect()
+}
+
+/// Puts one folio.
+pub fn put_one<A: Arena>(
+    store: &Store<A>,
+    scratch: &mut Scratch,
+    how: How,
+    folio: &[u8],
+) -> Result<SlotId, PutError> {
+    let mut out = [Err(PutError::OutOfSlots)];
+    store.put(scratch, how, &[folio], &mut out);
+    out[0]
 }
