@@ -23,6 +23,7 @@ SYS_KCMP, KCMP_VM = 312, 1  # x86-64
 FAILED, SAME, BEFORE = -1, 0, 1  # what kcmp answers; also 2, after
 KEEPER = "octavo-keeper"  # holds the ledger: not of the job, and no larger for it
 SLACK = 16 << 20  # bytes that each process may add to the limit
+SUMMED_AGAIN = 4  # times at most, where somebody ends meanwhile
 syscall = ctypes.CDLL(None).syscall
 
 
@@ -174,7 +175,20 @@ class Tree(Watched):
         return {pid: new[pid][0] for pid in self.members if new[pid][1] not in "ZX" and new[pid][0] != KEEPER}
 
     def now(self):
+        """What all use. Who ends while it is summed leaves what he shared to the others, where it may be counted
+        once more: then it is summed again, a few times, and the least counts."""
         names = self.look()
+        least = self.summed(names)
+        for _ in range(SUMMED_AGAIN):
+            left = self.look()
+            if names.keys() <= left.keys():
+                break
+            names = left
+            least = min(least, self.summed(names), key=lambda one: one.over(0))
+        return least
+
+    @staticmethod
+    def summed(names):
         programs_first = sorted(names, key=lambda pid: names[pid].startswith("octavo-"))
         used = [(anonymous_pss(pid), names[pid]) for pid in one_of_each_memory(programs_first)]
         used = sorted((one for one in used if one[0]), reverse=True)
