@@ -125,6 +125,8 @@ def singles():
                 setup=both(compiled("read_file"), generate("lines80", lines_file(80))), short=True),
         c_program("small_steps", "1G", mappings=2000),
         c_program("small_steps", "256M", entry="small_steps_short", mappings=2000, short=True),
+        c_program("mapped_over", "400M", mappings=200),
+        c_program("mapped_over", "64M", entry="mapped_over_short", mappings=200, short=True),
         c_program("incompressible", "256M", slow_limit=5, can_fit=False),
         c_program("incompressible", "64M", entry="incompressible_short", short=True),
         c_program("gather", "1G", "100000"),

@@ -13,6 +13,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod asks;
 mod bytes;
 pub mod config;
 pub mod pins;

@@ -18,6 +18,7 @@
 use crate::evict::Bell;
 use crate::fork::{Letter, NURSERY};
 use crate::gate::Gate;
+use crate::mapped::ASKS;
 use crate::pager::Pager;
 use crate::placement::Placement;
 use crate::populate;
@@ -170,6 +171,7 @@ pub fn after_fork_in_child() {
     } else {
         sharing::be_child();
         populate::be_child();
+        ASKS.forget();
         start::start_in_child();
     }
 }

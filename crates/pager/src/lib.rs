@@ -35,6 +35,7 @@ mod fork;
 pub mod gate;
 pub mod heir;
 mod locality;
+pub mod mapped;
 mod outpost;
 pub mod pager;
 pub mod placement;

@@ -6,20 +6,23 @@
 //! huge pages stay whole. Once it comes near, everything is, and from then on what appears.
 //!
 //! Registering every small step of growth would leave a mapping for each, so growth waits until
-//! enough has come together or a second has passed.
+//! enough has come together or a second has passed. What a thread asks about ([`crate::mapped`]) is registered
+//! at once, before it is touched: it becomes one with its neighbours.
 
 use crate::fork::NURSERY;
+use crate::mapped;
 use crate::pager::Pager;
 use crate::placement::Starvation;
 use crate::populate;
 use crate::presence::{FAR, Look, NEAR, Presence, until_next_look};
-use crate::regions::Span;
+use crate::regions::{Regions, Span};
 use crate::sharing::{self, TELLING};
 use crate::start::{self, leave};
 use core::fmt::Write as _;
 use core::time::Duration;
 use octavo_page::ByteSize;
 use octavo_page::PAGE_SIZE;
+use octavo_page::sync::MutexGuard;
 use octavo_sys::file::Text;
 use octavo_sys::maps::Mapping;
 use octavo_sys::memory;
@@ -77,7 +80,29 @@ impl<'a> Watch<'a> {
             let work = start::work();
             let time = self.look();
             drop(work);
-            pause(time);
+            self.wait(time, &pause);
+        }
+    }
+
+    /// Waits for `time`, or until there is another reason to look, and answers meanwhile what is asked.
+    fn wait(&mut self, time: Duration, pause: &impl Fn(Duration)) {
+        let end = task::now() + time;
+        loop {
+            if !mapped::ASKS.is_any() {
+                pause(end.saturating_sub(task::now()));
+                if !mapped::ASKS.is_any() {
+                    return;
+                }
+            }
+            let work = start::work();
+            self.register_asked();
+            drop(work);
+            if task::now() >= end {
+                return;
+            }
+            if mapped::ASKS.is_any() {
+                task::yield_now(); // something has to be told first
+            }
         }
     }
 
@@ -152,10 +177,36 @@ impl<'a> Watch<'a> {
         let mut at = 0;
         while let Ok(Some(mapping)) = self.pager.maps.writable_from(at) {
             at = mapping.span.end;
-            if self.is_theirs(&mapping) {
+            if self.is_theirs(&mapping) && !self.pager.regions_soon().covers(&mapping.span) {
                 self.pager.manage(mapping.span, |mapping| self.is_theirs(mapping));
             }
         }
+    }
+
+    /// Registers what threads wait for. What cannot be registered yet is asked again, or found when mappings
+    /// are listed.
+    fn register_asked(&mut self) {
+        let answer = |address| {
+            let Some(mapping) = self.pager.mapping_at(address) else { return true };
+            if !self.is_theirs(&mapping) {
+                return true;
+            }
+            let pages = (mapping.span.len() / PAGE_SIZE) as u64;
+            let managed = self.pager.manage(mapping.span, |mapping| self.is_theirs(mapping));
+            if managed == Managed::Now {
+                self.note_listed(pages);
+            }
+            managed != Managed::Later
+        };
+        mapped::ASKS.answer(answer, task::futex_wake);
+    }
+
+    /// Notes that `pages` that were unmapped, or never there, are listed as they are.
+    fn note_listed(&mut self, pages: u64) {
+        let (data, unmapped) = &mut self.listed;
+        let anew = pages.min(self.pager.unmapped.get() - *unmapped);
+        *unmapped += anew;
+        *data += pages - anew;
     }
 
     fn is_theirs(&self, mapping: &Mapping) -> bool {
@@ -191,6 +242,19 @@ impl<'a> Watch<'a> {
     }
 }
 
+/// What has become of a mapping.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Managed {
+    /// It was registered.
+    Now,
+    /// It was before.
+    Already,
+    /// It changes, or something does that has still to be told.
+    Later,
+    /// It is not to be, or cannot be.
+    Never,
+}
+
 impl Pager {
     /// Says what this process uses, `resident` pages and what is stored in them, and reads what the
     /// others leave.
@@ -220,43 +284,50 @@ impl Pager {
 
     /// Registers the mapping that was listed as `span`, if it still is the program's, and evicts from it from
     /// now on. What cannot be registered (another userfaultfd has it) is left alone.
-    fn manage(&self, span: Span, is_theirs: impl Fn(&Mapping) -> bool) {
-        // Who holds these may be the server, which starves.
-        let regions =
-            || self.placement.patiently(|| self.regions.try_lock(), || self.regions.lock());
-        if regions().covers(&span) {
-            return;
-        }
+    fn manage(&self, span: Span, is_theirs: impl Fn(&Mapping) -> bool) -> Managed {
         // Shut, so that an event that unmaps the range comes after it is in the list.
         let _gate = self.placement.patiently(|| self.gate.try_write(), || self.gate.write());
         // Nor is a change still to be told that would seem to be one of what is registered now.
-        if !self.program.is_settled() {
-            self.have_listed_again(&span);
-            return;
-        }
+        let mapping = if self.program.is_settled() { self.mapping_at(span.start) } else { None };
         // It may have grown since: one that is registered in part is two mappings from then on.
-        let mapping = self.maps.writable_from(span.start).ok().flatten();
-        let Some(mapping) = mapping.filter(|m| m.span.contains(&span.start) && is_theirs(m)) else {
-            self.have_listed_again(&span);
-            return;
-        };
-        let span = mapping.span;
+        match mapping.filter(is_theirs) {
+            // What was read of changes is followed by now, as it may not be before the gate.
+            Some(mapping) if self.regions_soon().covers(&mapping.span) => Managed::Already,
+            Some(mapping) => self.register(mapping.span),
+            None => {
+                self.have_listed_again(&span);
+                Managed::Later
+            }
+        }
+    }
+
+    /// Registers and lists the mapping `span`, with the gate shut.
+    fn register(&self, span: Span) -> Managed {
         if self.program.register(span.clone()).is_err() {
-            return;
+            return Managed::Never;
         }
         // The range may have changed even so, without an event, since it was not registered; and
         // registering passes over holes. What is mapped into a hole later would be
         // listed without being registered. One mapping over the whole range cannot be part ours:
         // what is registered merges only with its like. And a change that is not told yet would be
         // told after the range is listed as it is since that change.
-        if !(self.is_one_mapping(&span) && self.program.is_settled()) {
+        let is_one = self.mapping_at(span.start).is_some_and(|m| span.end <= m.span.end);
+        if !(is_one && self.program.is_settled()) {
             self.note_mapped(&span);
             self.have_listed_again(&span);
-        } else if regions().add(span.clone()) {
+            return Managed::Later;
+        }
+        if self.regions_soon().add(span.clone()) {
             self.unlisted.lock().remove(span);
         } else {
             self.counters.unlisted.add(1);
         }
+        Managed::Now
+    }
+
+    /// The regions. Who holds them may be the server, which starves.
+    fn regions_soon(&self) -> MutexGuard<'_, Regions> {
+        self.placement.patiently(|| self.regions.try_lock(), || self.regions.lock())
     }
 
     /// Notes what there is in `span`, which may be registered, as known.
@@ -270,8 +341,9 @@ impl Pager {
         }
     }
 
-    fn is_one_mapping(&self, span: &Span) -> bool {
-        let mapping = self.maps.writable_from(span.start).ok().flatten();
-        mapping.is_some_and(|m| m.span.start <= span.start && span.end <= m.span.end)
+    /// The writable mapping that has `address`, if there is one.
+    fn mapping_at(&self, address: usize) -> Option<Mapping> {
+        let mapping = self.maps.writable_from(address).ok().flatten();
+        mapping.filter(|mapping| mapping.span.contains(&address))
     }
 }

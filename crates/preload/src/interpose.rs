@@ -4,6 +4,7 @@
 use crate::exec::Real;
 use core::arch::naked_asm;
 use core::ffi::{c_int, c_void};
+use octavo_pager::mapped;
 use octavo_pager::populate::populate;
 use octavo_pager::start;
 use syscalls::{Errno, Sysno, syscall};
@@ -14,6 +15,10 @@ const MADV_WILLNEED: c_int = 3;
 const MADV_POPULATE_READ: c_int = 22;
 const MADV_POPULATE_WRITE: c_int = 23;
 const MAP_POPULATE: c_int = 0x8000;
+const MAP_SHARED: c_int = 1;
+const MAP_ANONYMOUS: c_int = 0x20;
+const PROT_WRITE: c_int = 2;
+const PROT_EXEC: c_int = 4;
 const MAP_FAILED: *mut c_void = usize::MAX as *mut c_void;
 
 unsafe extern "C" {
@@ -65,7 +70,18 @@ pub unsafe extern "C" fn mmap(
     let flags = if matches!(populating, Some(None)) { flags & !MAP_POPULATE } else { flags };
     // SAFETY: the caller's own call.
     let outcome = unsafe { syscall!(Sysno::mmap, start, len, protection, flags, fd, offset) };
+    if let Ok(at) = outcome
+        && is_untouched_memory(protection, flags)
+    {
+        mapped::wait_until_registered(at);
+    }
     answer(outcome, |at| at as *mut c_void, MAP_FAILED)
+}
+
+/// Whether what `mmap` makes with these can be managed, and was not touched by being made.
+const fn is_untouched_memory(protection: c_int, flags: c_int) -> bool {
+    let untouched = flags & (MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE) == MAP_ANONYMOUS;
+    untouched && protection & (PROT_WRITE | PROT_EXEC) == PROT_WRITE
 }
 
 /// # Safety
