@@ -1,4 +1,7 @@
 //! What the program uses, and whether it is still in this address space.
+//!
+//! After exec it is not. The kernel tells by `kcmp`. Where it does not, the sizes of both are compared, again and
+//! again: while the program maps and unmaps, one space has two sizes at two moments.
 
 use crate::populate;
 use crate::sharing::Sharing;
@@ -7,6 +10,7 @@ use octavo_ledger::{Ledger, Member};
 use octavo_sys::Result;
 use octavo_sys::file::Fd;
 use octavo_sys::proc::{self, Statm};
+use octavo_sys::task;
 
 /// Memory appears at 4 GB/s at most: what comes within a millisecond, in pages.
 const PAGES_PER_MS: u64 = 1024;
@@ -16,6 +20,9 @@ pub const NEAR: Duration = Duration::from_millis(1);
 
 /// Between two looks, with the limit far.
 pub const FAR: Duration = Duration::from_millis(20);
+
+/// So many looks in a row prove that the program is elsewhere.
+const SURELY: u32 = 100;
 
 /// When to look again, with `left` pages left.
 pub fn until_next_look(left: u64) -> Duration {
@@ -38,8 +45,9 @@ pub struct Look {
 pub struct Presence {
     ours: Fd,
     theirs: Fd,
+    target: i32,
     sharing: Sharing,
-    /// Looks in a row that found another address space.
+    /// Looks in a row that seemed to find another address space.
     strangers: u32,
 }
 
@@ -52,6 +60,7 @@ impl Presence {
         Ok(Self {
             ours: Statm::open()?,
             theirs: proc::open(target, "statm")?,
+            target,
             sharing: Sharing::new(target)?,
             strangers: 0,
         })
@@ -80,10 +89,26 @@ impl Presence {
     /// Looks at ours, and whether it is the program's.
     fn compare(&mut self) -> Option<Statm> {
         let ours = Statm::read(&self.ours)?;
-        // Zeros are no proof of an end: so it looks when only the first thread has ended.
-        let same = Statm::read(&self.theirs).is_none_or(|t| t.size == ours.size || t.size == 0);
-        self.strangers = if same { 0 } else { self.strangers + 1 };
+        self.strangers = match task::shares_memory_with(self.target) {
+            Ok(true) => 0,
+            // So it is too when only the first thread has ended: then it is in no other.
+            Ok(false) if self.size_of_theirs().is_some() => SURELY,
+            Err(_) if self.seems_elsewhere(&ours) => self.strangers + 1,
+            _ => 0,
+        };
         Some(ours)
+    }
+
+    /// The size of the program's address space; `None` where it has none, or that cannot be known.
+    fn size_of_theirs(&self) -> Option<u64> {
+        Statm::read(&self.theirs).map(|theirs| theirs.size).filter(|size| *size > 0)
+    }
+
+    /// Whether the program's address space has another size than `ours`, which has that before and after.
+    fn seems_elsewhere(&self, ours: &Statm) -> bool {
+        let theirs = self.size_of_theirs();
+        let stayed = Statm::read(&self.ours).is_some_and(|now| now.size == ours.size);
+        stayed && theirs.is_some_and(|size| size != ours.size)
     }
 
     /// Whether the program is still in this address space; looks until that is sure.
@@ -99,6 +124,6 @@ impl Presence {
     /// Whether the program has another address space since exec.
     #[must_use]
     pub const fn is_elsewhere(&self) -> bool {
-        self.strangers > 3
+        self.strangers >= SURELY
     }
 }

@@ -180,6 +180,18 @@ pub fn has_thread(process: i32, thread: u32) -> bool {
     outcome != Err(Errno::ESRCH)
 }
 
+/// Whether the first thread of `process` is in the calling task's address space. One that has ended is in none.
+///
+/// # Errors
+/// `EPERM` where the process may not be looked into, as one that made itself undumpable may not; `ENOSYS` on a
+/// kernel without `kcmp(2)`; `ESRCH` when there is no such process.
+pub fn shares_memory_with(process: i32) -> Result<bool> {
+    const VM: usize = 1;
+    // SAFETY: compares two pointers of the kernel's.
+    let order = unsafe { syscall!(Sysno::kcmp, id(), process, VM, 0usize, 0usize) }?;
+    Ok(order == 0)
+}
+
 /// Where the head of the calling task's list of robust locks lies; `None` without one.
 #[must_use]
 pub fn robust_list() -> Option<core::ops::Range<usize>> {
@@ -586,4 +598,22 @@ fn clock(id: usize) -> Duration {
     // SAFETY: the kernel writes a timespec of two words.
     let _ = unsafe { syscall!(Sysno::clock_gettime, id, time.as_mut_ptr()) };
     Duration::new(time[0], time[1] as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_program_that_is_started_is_elsewhere_and_one_that_ended_is_nowhere() {
+        assert_eq!(shares_memory_with(pid()), Ok(true));
+        let mut other = Command::new("cat").stdin(std::process::Stdio::piped()).spawn();
+        let other = other.as_mut().expect("cat starts");
+        let its = other.id() as i32;
+        assert_eq!(shares_memory_with(its), Ok(false));
+        drop(other.stdin.take());
+        other.wait().expect("cat ends");
+        assert_eq!(shares_memory_with(its), Err(Errno::ESRCH));
+    }
 }
