@@ -4,8 +4,9 @@
 The kernel's side is a throw-away memory cgroup and throw-away swap. With zram, what it takes in all is the
 cgroup's limit and the most that the device used; the limit is sought so that this comes to `--share` of the
 program's peak, and the median of what it came to is Octavo's limit. With `file` it swaps to a file in the
-directory of `--work`, which takes no memory, and Octavo gets a backing file there; where the kernel kills the
-program in so little memory, in one of its runs, both get an eighth more, up to twice as much. `--away` has a share of what Octavo
+directory of `--work`, which takes no memory, and Octavo gets a backing file there; the cgroup's statistics are
+kept fresh, without which the kernel kills the program (see `fresh`); where it does so all the same, in one of
+its runs, both get an eighth more, up to twice as much. `--away` has a share of what Octavo
 compresses in that file: one run more finds how much that is. Octavo, the kernel and the program alone take
 turns. Needs root: it makes swap and cgroups, and removes them.
 
@@ -28,6 +29,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import threading
 
 from cgroup import Cgroup, CgroupError
 from program import MIB, SetupError
@@ -41,6 +43,7 @@ SEEK = 4  # runs of the kernel's side to find its limit, at most
 SEEK_FILE = 9  # limits with a file, each an eighth more
 CLOSE = 0.03  # of the memory wanted
 LEAST = 8 * MIB  # of the kernel's limit
+FRESH = 0.02  # seconds between two readings of a cgroup's statistics
 FILE = "file"
 STORED = ("stored_peak_bytes", "away_peak_bytes", "file_reads")  # the most in memory and file, the most in the file
 BACKED = "--backing {work}/against.backing --backing-size 4G --"
@@ -88,6 +91,10 @@ class Zram:
         (self.device / "mem_used_max").write_text("0")
         return most
 
+    def helped(self, _cgroup):
+        """With zram pages are taken and given by the thread that wants them: it has never needed help."""
+        return contextlib.nullcontext()
+
 
 class SwapFile:
     """A file of its own as the first swap, while the context lasts."""
@@ -116,6 +123,33 @@ class SwapFile:
         """Bytes of memory that it takes."""
         return 0
 
+    def helped(self, cgroup):
+        return fresh(cgroup)
+
+
+@contextlib.contextmanager
+def fresh(cgroup):
+    """Has the kernel know how much of a cgroup's memory is inactive, while the context lasts.
+
+    It takes pages from the list of inactive ones, and moves active ones there when statistics say that few are
+    left. Those it brings up to date every two seconds, or at once for whoever reads them. A disk takes what is
+    inactive in less time: then the list is empty, the statistics say that it is not, nothing is moved there,
+    nothing is found to be taken, and the program is killed, all of its memory active and swapped already
+    (Linux 6.18, version 1 of cgroups)."""
+    stop = threading.Event()
+
+    def read():
+        while not stop.wait(FRESH):
+            cgroup.statistics()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        reader.join()
+
 
 class Contest:
     """One program, and what each side made of it."""
@@ -138,7 +172,7 @@ class Contest:
     def kernel(self, swap, limit):
         """A run in a cgroup of `limit` bytes, and the memory that it took in all."""
         swap.most_used()
-        with Cgroup(f"octavo-against-{os.getpid()}", limit, swaps=True) as cgroup:
+        with Cgroup(f"octavo-against-{os.getpid()}", limit, swaps=True) as cgroup, swap.helped(cgroup):
             run = run_once(self.program, self.options.work, [], PATIENCE, cgroup)
         return run, limit + swap.most_used()
 

@@ -74,6 +74,10 @@ class Cgroup:
         """Moves the calling process in. For preexec_fn."""
         _write(f"{self.path}/cgroup.procs", 0)
 
+    def statistics(self):
+        """What the kernel tells of its memory, brought up to date."""
+        return _read(f"{self.path}/memory.stat")
+
     def oom_kills(self):
         """How many processes the kernel has killed here."""
         name = "memory.oom_control" if self.version == 1 else "memory.events"

@@ -54,6 +54,8 @@ pub enum OpenError {
     Directory,
     /// It is something else that keeps nothing.
     NoStorage,
+    /// It is a block device that takes no writes.
+    ReadOnly,
     /// It is a file that has something in it.
     NotEmpty {
         /// Its bytes.
@@ -88,6 +90,9 @@ impl fmt::Display for OpenError {
             Self::NoStorage => {
                 f.write_str("neither a file nor a block device; name a new file on a disk")
             }
+            Self::ReadOnly => f.write_str(
+                "the device is read-only; name one that can be written, or a new file on a disk",
+            ),
             Self::NotEmpty { bytes } => {
                 write!(f, "there is a file of {bytes} bytes, which would be lost; name a new one")
             }
@@ -143,6 +148,9 @@ impl FileDevice {
                     let _ = disk::unlink(path); // it takes no room
                 }
             })?,
+            Kind::Device if file.is_read_only().map_err(OpenError::Refused)? => {
+                return Err(OpenError::ReadOnly);
+            }
             Kind::Device => {
                 let end = file.end().map_err(OpenError::Refused)?;
                 options.size.map_or(end, |size| size.min(end))
@@ -211,12 +219,14 @@ fn make_or_claim(path: &CStr) -> Result<(Fd, bool), OpenError> {
         Err(Errno::EEXIST) => {}
         made => return made.map(|file| (file, true)).map_err(refusal),
     }
+    let claim = || Fd::open_claimed(path).map(|file| (file, false));
     match disk::status_of(path).map_err(OpenError::Refused)?.kind {
         Kind::Directory => Err(OpenError::Directory),
         Kind::Other => Err(OpenError::NoStorage),
-        Kind::File | Kind::Device => {
-            Fd::open_claimed(path).map(|file| (file, false)).map_err(refusal)
-        }
+        Kind::File => claim().map_err(refusal),
+        // Some drivers say at once that a device takes no writes, others only when they are asked.
+        Kind::Device => claim()
+            .map_err(|why| if why == Errno::EROFS { OpenError::ReadOnly } else { refusal(why) }),
     }
 }
 

@@ -10,6 +10,7 @@
 
 use octavo_backing::file::{FileDevice, OpenError};
 use octavo_backing::{Geometry, least_bytes};
+use octavo_bench::files::{FileIdentity, dir_of};
 use octavo_crypt::{Key, KeyError};
 use octavo_page::ByteSize;
 use octavo_page::config::{BackingConfig, BackingFile, BackingKind, MAX_BACKING_FILES};
@@ -140,7 +141,7 @@ pub fn check(names: &[BackingName], options: Options<'_>) -> Result<Option<Lent>
         return Err(BackingRefusal::TooMany(names.len()));
     }
     let mut known = HashSet::new();
-    if let Some(name) = names.iter().find(|name| !known.insert(place(&name.file))) {
+    if let Some(name) = names.iter().find(|name| !known.insert(FileIdentity::of(&name.file))) {
         return Err(BackingRefusal::Twice(name.file.clone()));
     }
     for (place, BackingName { file, priority }) in config.files.iter_mut().zip(names) {
@@ -149,18 +150,6 @@ pub fn check(names: &[BackingName], options: Options<'_>) -> Result<Option<Lent>
         *place = Some(BackingFile { fd, priority: *priority, kind, bytes });
     }
     Ok(Some(Lent { config, files }))
-}
-
-/// Where a file is, or will be.
-fn place(file: &Path) -> PathBuf {
-    let in_dir = |dir: PathBuf| dir.join(file.file_name().unwrap_or_default());
-    let whole = fs::canonicalize(file).or_else(|_| fs::canonicalize(dir_of(file)).map(in_dir));
-    whole.unwrap_or_else(|_| file.to_path_buf())
-}
-
-/// The directory that a file is in, or will be.
-fn dir_of(file: &Path) -> &Path {
-    file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Notes that the keeper keeps a descriptor; its number.

@@ -7,7 +7,7 @@
 use comfy_table::presets;
 use octavo_ledger::counters::Counters;
 use octavo_ledger::shares::{self, Look};
-use octavo_ledger::{Ledger, Member, Owner};
+use octavo_ledger::{Ledger, Member, Once, Owner};
 use octavo_page::{ByteSize, EngineKind, PAGE_SIZE};
 use octavo_pool::classes::ClassRow;
 use octavo_sys::file::{self, Fd};
@@ -209,7 +209,7 @@ impl Keeper {
             return;
         }
         let since = *self.over_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < LASTS || !self.ledger.says_first() {
+        if since.elapsed() < LASTS || !self.ledger.says_first(Once::Exceeded) {
             return;
         }
         let whose = match self.pagers.len() {

@@ -19,6 +19,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use nix::errno::Errno;
 use octavo_accel::{Engines, Unusable};
 use octavo_bench::codec::train::{self, TableError};
+use octavo_bench::files::FileIdentity;
 use octavo_bench::host;
 use octavo_codec::Codec;
 use octavo_page::config::{RunConfig, Text, VARIABLE, reserve_bytes};
@@ -256,6 +257,14 @@ pub enum Refusal {
         /// What stands in the way.
         why: io::Error,
     },
+    /// The file for the counters is one that is read, or written back to.
+    #[error("--stats-json {}: {used_by} has that file, too; name another", file.display())]
+    StatsTwice {
+        /// The file.
+        file: PathBuf,
+        /// The other option.
+        used_by: &'static str,
+    },
     /// A word with a zero byte, which no program can be given.
     #[error("{0:?}: contains a zero byte; leave that out")]
     ZeroByte(OsString),
@@ -297,6 +306,7 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
     check_file_size(backed)?;
     let engine = args.engine.kind()?;
     let tables = args.table.as_deref().map(|file| tables(file, args.codec)).transpose()?;
+    args.stats_json.as_deref().map_or(Ok(()), |file| check_is_apart(file, args))?;
     let stats_json = args.stats_json.as_deref().map(writable_file).transpose()?;
     let options = backing::Options {
         size: args.backing_size,
@@ -428,6 +438,18 @@ fn check_file_size(backed: Option<ByteSize>) -> Result<(), Refusal> {
     match getrlimit(Resource::Fsize).current.map(ByteSize::new) {
         Some(have) if have < need => Err(Refusal::FileSize { have, need }),
         _ => Ok(()),
+    }
+}
+
+/// That the counters do not go where another option has a file: they would overwrite it.
+fn check_is_apart(stats: &Path, args: &RunArgs) -> Result<(), Refusal> {
+    let backing = args.backing.iter().map(|name| ("--backing", name.file.as_path()));
+    let key = args.backing_key.iter().map(|file| ("--backing-key", file.as_path()));
+    let table = args.table.iter().map(|file| ("--table", file.as_path()));
+    let counters = FileIdentity::of(stats);
+    match backing.chain(key).chain(table).find(|(_, file)| FileIdentity::of(file) == counters) {
+        Some((used_by, _)) => Err(Refusal::StatsTwice { file: stats.to_path_buf(), used_by }),
+        None => Ok(()),
     }
 }
 

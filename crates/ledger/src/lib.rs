@@ -44,7 +44,7 @@ pub struct Ledger {
     exceeded: AtomicU64,
     /// Pages that the keeper uses itself.
     kept: AtomicU64,
-    /// 1 once somebody has said that the limit is exceeded.
+    /// What somebody has said, a bit for each of [`Once`].
     said: AtomicU32,
     /// 1 when all members are to be ended, because the limit is exceeded and that is forbidden.
     forbidden: AtomicU32,
@@ -139,6 +139,19 @@ impl Stored {
         let sums = sums.into_iter().chain(later);
         sums.chain(classes.iter().flat_map(|class| &class.0))
     }
+}
+
+/// What is said once in a job, by whichever process finds it first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Once {
+    /// The limit is exceeded.
+    Exceeded,
+    /// A process has no backing file.
+    NoBacking,
+    /// The backing files are as large as they may get.
+    FilesFull,
+    /// The file system that one is on is full.
+    DiskFull,
 }
 
 /// What a backing file does not do.
@@ -394,10 +407,11 @@ impl Ledger {
         self.exceeded.load(Ordering::Relaxed)
     }
 
-    /// Whether the caller is the first to say that the limit is exceeded.
+    /// Whether the caller is the first to say this.
     #[must_use]
-    pub fn says_first(&self) -> bool {
-        self.said.swap(1, Ordering::AcqRel) == 0
+    pub fn says_first(&self, what: Once) -> bool {
+        let bit = 1 << what as u32;
+        self.said.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
     /// Has the keeper end all members.
@@ -655,7 +669,9 @@ mod tests {
         assert_eq!((there.limit(), there.peak()), (1000, 0));
         here.note_used(1200);
         assert_eq!((there.peak(), there.exceeded()), (1200, 200));
-        assert!(here.says_first() && !there.says_first());
+        for what in [Once::Exceeded, Once::NoBacking, Once::FilesFull, Once::DiskFull] {
+            assert!(here.says_first(what) && !there.says_first(what));
+        }
     }
 
     #[test]

@@ -31,11 +31,12 @@ use core::time::Duration;
 use octavo_backing::file::{FileDevice, OpenError, Options};
 use octavo_backing::{Backing, Config, Geometry, Member, NewError, WriteError};
 use octavo_crypt::{Crypt, Format, Key, KeyError};
-use octavo_ledger::{Lacks, Ledger};
+use octavo_ledger::{Lacks, Ledger, Once};
 use octavo_page::PAGE_SIZE;
 use octavo_page::config::{BackingConfig, BackingFile, BackingKind};
 use octavo_page::sync::atomic::{AtomicU32, Ordering};
 use octavo_store::WrittenBack;
+use octavo_sys::disk::is_full;
 use octavo_sys::file::{Fd, Text};
 use octavo_sys::{Errno, reason, task};
 
@@ -77,7 +78,6 @@ pub(crate) struct Shrinker {
     is_on: bool,
     rests_until: Duration,
     told_at: Duration,
-    said_no_room: bool,
     /// How far everything is brought back, for a fork.
     back: usize,
 }
@@ -141,7 +141,7 @@ impl Pager {
         self.store.clean(&mut worker.scratch);
         self.publish_backing(&mut shrinker, now);
         if let Some(why) = done.stopped {
-            self.say_stopped(&mut shrinker, why);
+            self.say_stopped(why);
         }
         self.keeps_raw.store(done.stopped.is_none(), Ordering::Relaxed);
         if done.stopped.is_some() {
@@ -197,7 +197,7 @@ impl Pager {
                 }
                 Some(Err(why)) => {
                     self.keeps_raw.store(false, Ordering::Relaxed);
-                    self.say_line(format_args!("{why}; going on without"));
+                    self.say_once(Once::NoBacking, format_args!("{why}"));
                     Opened::Never
                 }
                 None => Opened::Never,
@@ -229,15 +229,26 @@ impl Pager {
             let lacks = Lacks { direct: !ways.direct, holes: !ways.holes, ring: !ways.ring };
             self.ledger.note_backing(lacks);
         }
-        if let Some(trouble) = backing.trouble() {
-            self.say_line(format_args!("{trouble}"));
+        match backing.trouble() {
+            Some(trouble) if is_full(trouble.why) => {
+                self.say_once(Once::DiskFull, format_args!("{trouble}"));
+            }
+            Some(trouble) => self.say_line(format_args!("{trouble}")),
+            None => {}
         }
     }
 
-    /// Says once that there is no more room; what else stops it is told as trouble.
-    fn say_stopped(&self, shrinker: &mut Shrinker, why: WriteError) {
-        if why == WriteError::NoRoom && !core::mem::replace(&mut shrinker.said_no_room, true) {
-            self.say_line(format_args!("{why}; going on in memory"));
+    /// Says that there is no more room; what else stops it is told as trouble.
+    fn say_stopped(&self, why: WriteError) {
+        if why == WriteError::NoRoom {
+            self.say_once(Once::FilesFull, format_args!("{why}; going on in memory"));
+        }
+    }
+
+    /// Says what may hold for many processes of the job at a time, unless one of them has.
+    fn say_once(&self, what: Once, words: fmt::Arguments<'_>) {
+        if self.ledger.says_first(what) {
+            self.say_line(words);
         }
     }
 
@@ -261,14 +272,15 @@ enum NoBacking {
 
 impl fmt::Display for NoBacking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no backing file for this process: ")?;
+        f.write_str("a process of the job goes on without a backing file: ")?;
         match self {
             Self::NotGiven(why) => write!(f, "it cannot be had ({})", reason(*why)),
             Self::Open(why) => why.fmt(f),
             Self::Key(why) => why.fmt(f),
             Self::New(why) => why.fmt(f),
-            Self::Taken => f.write_str("another process of the job has it"),
-        }
+            Self::Taken => f.write_str("another one has it"),
+        }?;
+        f.write_str("; this is said once, for all that have none")
     }
 }
 

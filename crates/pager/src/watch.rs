@@ -20,6 +20,7 @@ use crate::sharing::{self, TELLING};
 use crate::start::{self, leave};
 use core::fmt::Write as _;
 use core::time::Duration;
+use octavo_ledger::Once;
 use octavo_page::ByteSize;
 use octavo_page::PAGE_SIZE;
 use octavo_page::sync::MutexGuard;
@@ -220,7 +221,10 @@ impl<'a> Watch<'a> {
         let ledger = self.pager.ledger;
         let exceeded = ledger.over() * PAGE_SIZE as u64;
         let limit = self.pager.config.limit;
-        if exceeded < ByteSize::mib(1).bytes() || !self.pager.is_stuck() || !ledger.says_first() {
+        if exceeded < ByteSize::mib(1).bytes()
+            || !self.pager.is_stuck()
+            || !ledger.says_first(Once::Exceeded)
+        {
             return;
         }
         let mib = exceeded.div_ceil(1 << 20);

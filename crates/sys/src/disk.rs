@@ -267,6 +267,18 @@ impl Fd {
         unsafe { syscall!(Sysno::lseek, self.raw(), 0usize, SEEK_END) }.map(|end| end as u64)
     }
 
+    /// Whether a block device takes no writes. Opened for writing it may be all the same.
+    ///
+    /// # Errors
+    /// As of `ioctl(2)`: `ENOTTY` for what is no block device.
+    pub fn is_read_only(&self) -> Result<bool> {
+        const BLKROGET: usize = 0x125e;
+        let mut read_only = 0i32;
+        let at = core::ptr::from_mut(&mut read_only);
+        // SAFETY: the kernel writes one number.
+        unsafe { syscall!(Sysno::ioctl, self.raw(), BLKROGET, at) }.map(|_| read_only != 0)
+    }
+
     /// Makes it `bytes` long; what is added is a hole.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //! what others of its kind will. Every unit is read back with the tables of the file as it was written.
 
 use super::{CodecError, Program, round};
+use crate::files::FileIdentity;
 use crate::table::table;
 use octavo_codec::deflate::{self, BadFile, Generations, Level, TableFile, window_of};
 use octavo_codec::{Codec, DeflateMode, Parts, Workspace};
@@ -46,6 +47,9 @@ pub enum TrainError {
     /// The pages.
     #[error(transparent)]
     Pages(#[from] CodecError),
+    /// The file for the tables has pages that they are made of.
+    #[error("--out {}: is one of --pages, and would be lost; name another file", .0.display())]
+    OutIsInput(PathBuf),
     /// The file for the tables.
     #[error("--out {}: cannot be written: {why}; name a file in a directory of yours", file.display())]
     Write {
@@ -113,6 +117,9 @@ struct Row {
 /// [`TrainError`].
 pub fn train(options: &Options) -> Result<Trained, TrainError> {
     let Options { pages, unit, tables, out } = options;
+    if pages.iter().any(|file| FileIdentity::of(file) == FileIdentity::of(out)) {
+        return Err(TrainError::OutIsInput(out.clone()));
+    }
     let programs = pages.iter().map(|file| Program::read(file, *unit));
     let programs: Vec<Program> = programs.collect::<Result<_, _>>()?;
     // What the bench learns from is held out here.
@@ -221,6 +228,20 @@ mod tests {
     fn pages(program: &str) -> PathBuf {
         let name = format!("../../testdata/{program}.pages");
         Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+    }
+
+    #[test]
+    fn pages_are_not_overwritten_by_their_tables_but_older_tables_are() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [pages, out] = ["pages", "tables"].map(|name| dir.path().join(name));
+        let bytes: Vec<u8> = (0..64 * 4096_u32).map(|n| (n / 3) as u8).collect();
+        fs::write(&pages, &bytes).expect("room");
+        fs::write(&out, b"older").expect("room");
+        let options = |out| Options { pages: vec![pages.clone()], unit: Unit::K4, tables: 1, out };
+        let why = train(&options(dir.path().join("./pages"))).expect_err("they are the pages");
+        assert!(matches!(why, TrainError::OutIsInput(_)), "{why}");
+        assert_eq!(fs::read(&pages).expect("they are there"), bytes);
+        assert!(train(&options(out.clone())).is_ok() && read(&out).is_ok());
     }
 
     #[test]
