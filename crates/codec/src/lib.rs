@@ -12,8 +12,9 @@
 //! need, made once per worker thread for the codecs that this thread will use.
 //!
 //! Invariants:
-//! - After [`Workspace::new`] nothing here allocates, frees, locks or touches thread-local storage:
-//!   a worker calls it while the program's own allocator may be locked by the thread it serves.
+//! - After [`Workspace::new`] nothing here allocates, frees or touches thread-local storage: a worker calls
+//!   it while the program's own allocator may be locked by the thread it serves. The one lock is that of
+//!   learnt tables, a reader's, kept while a unit is worked on: who replaces a set waits for its readers.
 //!   `tests/no_malloc.rs` watches libc's allocator while everything below runs.
 //! - The bytes say nothing about themselves: neither which codec made them nor how long the unit
 //!   was. The store knows both, so every unit is shorter by that much.
