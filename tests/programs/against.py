@@ -7,8 +7,8 @@ program's peak, and the median of what it came to is Octavo's limit. With `file`
 directory of `--work`, which takes no memory, and Octavo gets a backing file there; the cgroup's statistics are
 kept fresh, without which the kernel kills the program (see `fresh`); where it does so all the same, in one of
 its runs, both get an eighth more, up to twice as much. `--away` has a share of what Octavo
-compresses in that file: one run more finds how much that is. Octavo, the kernel and the program alone take
-turns. Needs root: it makes swap and cgroups, and removes them.
+compresses in that file, the most of each: two runs more find the `--max-pool-percent` for that. Octavo, the
+kernel and the program alone take turns. Needs root: it makes swap and cgroups, and removes them.
 
     tests/programs/against.py                             the list, at half of their peaks
     tests/programs/against.py --only sort240 --times 3 --share 0.35
@@ -217,11 +217,16 @@ class Contest:
         return [self.wall(run) for run, _ in runs], totals
 
     def keep_away(self, memory):
-        """Has Octavo have the share `--away` of what it compresses in its file."""
-        run = self.runner.under(self.program, memory, 1, PATIENCE, f"{self.program.name}-away")
-        percent = round(100 * run.stats.get("stored_peak_bytes", 0) * (1 - self.options.away) / memory)
-        option = f"--max-pool-percent {min(max(percent, 1), MOST_PERCENT)} --"
-        self.options.under = self.options.under.removesuffix("--") + option
+        """Has Octavo have the share `--away` of what it compresses in its file. A first run tells how much that
+        is, a second how much of it the pool has where it may take so many percent of the limit."""
+        before, percent = self.options.under, 0
+        for _ in range(2):
+            run = self.runner.under(self.program, memory, 1, PATIENCE, f"{self.program.name}-away")
+            stored, away = (run.stats.get(key, 0) for key in STORED[:2])
+            stays = stored * (1 - self.options.away)
+            percent = percent * stays / max(stored - away, 1) if percent else 100 * stays / memory
+            percent = min(max(int(percent), 1), MOST_PERCENT)
+            self.options.under = before.removesuffix("--") + f"--max-pool-percent {percent} --"
 
     def octavo(self, memory):
         """Walls of the program alone and under Octavo, in turns; what the store and its file had, of the last."""

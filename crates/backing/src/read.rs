@@ -6,9 +6,14 @@
 //!                     └ neighbours ┘  wanted └ neighbours ┘
 //!                 └──────── one transfer ────────┘└ read ahead, when reads go on in order ┘
 //! ```
-//! A reader keeps what it read lately, decrypted: its *windows*, one for reads that go on in order and a few
-//! for those that jump. What is in one is not read again. It is verified at each time anew, and a window
-//! whose segment was opened again since is not looked at.
+//! A reader keeps what it read lately, decrypted: its *windows*, a large one and several small ones. What is
+//! in one is not read again. It is verified at each time anew, and a window whose segment was opened again
+//! since is not looked at.
+//!
+//! Who goes on in order goes on where some window ends, and has farther and farther read ahead into that
+//! window. So several readers in order do not disturb each other, as when objects of several kinds, each with
+//! pages of its own, are gone through in the order in which they were made. One of them at a time has the large
+//! window.
 //!
 //! Objects that were written together were cold together, and often are wanted together. Whether that is so
 //! is found by trial: one jump in sixteen reads its group of sectors whole, and all do as long as what
@@ -35,17 +40,19 @@ const MOST_AHEAD: usize = 32;
 /// Sectors that are read ahead when reads go on in order, at first.
 const FIRST_AHEAD: usize = 4;
 
-/// The windows: the first for what is read in order, or is too long for the others; those for reads that
-/// jump.
-const WINDOWS: usize = 11;
-const STREAM: usize = 0;
+/// The windows: the first is the large one, for who was long read ahead for, and for what is too long for the
+/// others.
+const WINDOWS: usize = 9;
+const LARGE: usize = 0;
 
-/// Sectors of a window for reads that jump: room for a record over the end of a group.
-const NEAR_SECTORS: usize = GROUP + 2;
+/// Reads after which nobody goes on with the large window.
+const LEFT_AFTER: u64 = 64;
 
-/// Sectors that are read together, at a multiple of as many. A guess: to ask a disk for one is most of what
-/// four cost.
-const GROUP: usize = 4;
+/// Sectors of a small window: room for a record over the end of a group.
+const SMALL_SECTORS: usize = GROUP + 2;
+
+/// Sectors that are read together, at a multiple of as many. To ask a disk for one is most of what eight cost.
+const GROUP: usize = 8;
 
 /// How often a read is begun again that was cut short or interrupted.
 const TRIES: usize = 16;
@@ -63,9 +70,6 @@ pub(crate) const fn window_sectors(geometry: &Geometry) -> usize {
 /// What one thread reads with.
 pub struct Reader {
     windows: [Window; WINDOWS],
-    /// What was read last, in order or not, and what was read ahead then.
-    last: Option<(Segment, Range<usize>)>,
-    ahead: usize,
     /// Reads so far.
     clock: u64,
     around: Around,
@@ -84,9 +88,18 @@ struct Held {
     segment: Segment,
     binding: Binding,
     sectors: Range<usize>,
+    /// How many were read ahead, for who goes on in order.
+    ahead: usize,
     /// Those that were wanted when it was read; others were since.
     asked: Range<usize>,
     helped: bool,
+}
+
+/// What is to be read, and into which window.
+struct Plan {
+    sectors: Range<usize>,
+    ahead: usize,
+    window: usize,
 }
 
 /// Whether it pays to read what lies around objects.
@@ -100,8 +113,8 @@ impl Around {
     /// One jump in so many is a trial.
     const TRIAL: u32 = 16;
     /// What a window that helped is worth, and one that did not costs: a transfer saved against one that takes
-    /// a tenth longer, with a margin.
-    const GAIN: i32 = 4;
+    /// a quarter longer.
+    const GAIN: i32 = 3;
     const LOSS: i32 = 1;
     const MOST: i32 = 16;
 
@@ -113,6 +126,13 @@ impl Around {
     fn note(&mut self, has_helped: bool) {
         let change = if has_helped { Self::GAIN } else { -Self::LOSS };
         self.score = (self.score + change).clamp(-Self::MOST, Self::MOST);
+    }
+}
+
+impl Held {
+    /// Whether it was read for what lies around an object.
+    fn is_group(&self) -> bool {
+        self.ahead == 0 && self.sectors != self.asked
     }
 }
 
@@ -134,10 +154,8 @@ impl Reader {
         let most = window_sectors(geometry);
         Self {
             windows: core::array::from_fn(|n| {
-                Window::new(if n == STREAM { most } else { NEAR_SECTORS.min(most) })
+                Window::new(if n == LARGE { most } else { SMALL_SECTORS.min(most) })
             }),
-            last: None,
-            ahead: 0,
             clock: 0,
             around: Around::default(),
         }
@@ -146,7 +164,6 @@ impl Reader {
     /// Forgets what was read: in a forked child that was of another backing.
     pub fn forget(&mut self) {
         self.windows.iter_mut().for_each(|window| window.held = None);
-        (self.last, self.ahead) = (None, 0);
     }
 
     /// The number of the window that has these sectors of a segment as it is opened now.
@@ -170,49 +187,65 @@ impl Reader {
         })
     }
 
-    /// The number of the window for reads that jump that was longest not used, and is to have other sectors
-    /// now.
+    /// The number of the small window that was longest not used, and is to have other sectors now.
     fn oldest(&mut self) -> usize {
-        let near = self.windows.iter().enumerate().skip(STREAM + 1);
-        let oldest = near.min_by_key(|(_, window)| window.used).map_or(STREAM, |(n, _)| n);
+        let small = self.windows.iter().enumerate().skip(LARGE + 1);
+        let oldest = small.min_by_key(|(_, window)| window.used).map_or(LARGE, |(n, _)| n);
         let before = self.windows[oldest].held.take();
-        if let Some(before) = before.filter(|before| before.sectors != before.asked) {
+        if let Some(before) = before.filter(|before| before.is_group()) {
             self.around.note(before.helped);
         }
         oldest
     }
 
-    /// How far to read beyond sectors of a segment of `all`: farther each time that they follow what was read
-    /// last, or begin a segment after it came to the end of one.
-    fn look_ahead(&mut self, segment: Segment, sectors: &Range<usize>, all: usize) -> usize {
-        let follows = self.last.as_ref().is_some_and(|(last, read)| {
-            let goes_on = *last == segment && (read.end - 1..=read.end).contains(&sectors.start);
-            goes_on || read.end == all && sectors.start == 0
-        });
-        self.ahead = if follows { (self.ahead * 2).clamp(FIRST_AHEAD, MOST_AHEAD) } else { 0 };
-        self.ahead
+    /// The window that was read up to these sectors of a segment of `all`, or up to the end of a segment when
+    /// they begin one; and how far was read ahead there.
+    fn before(
+        &self,
+        segment: Segment,
+        binding: Binding,
+        sectors: &Range<usize>,
+        all: usize,
+    ) -> Option<(usize, usize)> {
+        self.windows.iter().enumerate().find_map(|(n, window)| {
+            let held = window.held.as_ref()?;
+            let ends_there = (held.sectors.end - 1..=held.sectors.end).contains(&sectors.start);
+            let goes_on = ends_there && window.of(segment, binding).is_some();
+            let turns = sectors.start == 0 && held.sectors.end == all;
+            (goes_on || turns).then_some((n, held.ahead))
+        })
     }
 
-    /// What to read where `wanted` is, of a segment of `all` sectors, and into which window.
+    /// Where `sectors` of them are to go for who has window `number` so far.
+    fn window_for(&self, number: usize, sectors: usize) -> usize {
+        let is_left = self.windows[LARGE].used + LEFT_AFTER < self.clock;
+        if sectors > SMALL_SECTORS && is_left { LARGE } else { number }
+    }
+
+    /// What to read where `wanted` is, of a segment of `all` sectors.
     fn plan(
         &mut self,
         segment: Segment,
+        binding: Binding,
         wanted: &Range<usize>,
         all: usize,
-    ) -> (Range<usize>, usize) {
-        let ahead = self.look_ahead(segment, wanted, all);
-        if ahead > 0 || wanted.len() > NEAR_SECTORS {
-            let room = self.windows[STREAM].plain.len() / SECTOR;
+    ) -> Plan {
+        let before = self.before(segment, binding, wanted, all);
+        let ahead = before.map_or(0, |(_, ahead)| (ahead * 2).clamp(FIRST_AHEAD, MOST_AHEAD));
+        let is_long = wanted.len() > SMALL_SECTORS;
+        if let Some(number) = if is_long { Some(LARGE) } else { before.map(|(number, _)| number) } {
+            let window = self.window_for(number, wanted.len() + ahead);
+            let room = self.windows[window].plain.len() / SECTOR;
             let end = (wanted.end + ahead).min(all).min(wanted.start + room);
-            return (wanted.start..end.max(wanted.end), STREAM);
+            return Plan { sectors: wanted.start..end.max(wanted.end), ahead, window };
         }
         let mut sectors = wanted.clone();
         if self.around.is_wanted() {
             let group = wanted.start / GROUP * GROUP;
             sectors.end = wanted.end.max(group + GROUP).min(all);
-            sectors.start = group.max(sectors.end.saturating_sub(NEAR_SECTORS));
+            sectors.start = group.max(sectors.end.saturating_sub(SMALL_SECTORS));
         }
-        (sectors, self.oldest())
+        Plan { sectors, ahead: 0, window: self.oldest() }
     }
 }
 
@@ -307,7 +340,9 @@ impl<D: Device> Backing<D> {
         binding: Binding,
         wanted: &Range<usize>,
     ) -> Result<usize, Fault> {
-        let (mut sectors, number) = reader.plan(segment, wanted, self.geometry.segment_sectors());
+        let all = self.geometry.segment_sectors();
+        let Plan { mut sectors, ahead, window: number } =
+            reader.plan(segment, binding, wanted, all);
         let window = &mut reader.windows[number];
         window.held = None;
         if let Err(fault) = self.fetch(segment, sectors.clone(), &mut window.plain) {
@@ -318,9 +353,8 @@ impl<D: Device> Backing<D> {
             self.fetch(segment, sectors.clone(), &mut window.plain)?;
         }
         let asked = wanted.clone();
-        let held = Held { segment, binding, sectors: sectors.clone(), asked, helped: false };
+        let held = Held { segment, binding, sectors, ahead, asked, helped: false };
         (window.held, window.used) = (Some(held), reader.clock);
-        reader.last = Some((segment, sectors));
         Ok(number)
     }
 
@@ -333,9 +367,9 @@ impl<D: Device> Backing<D> {
         from: usize,
         end: usize,
     ) -> View<'r> {
-        let Window { plain, held, .. } = &mut reader.windows[STREAM];
+        let Window { plain, held, .. } = &mut reader.windows[LARGE];
         let sectors = from..end.min(from + plain.len() / SECTOR);
-        (*held, reader.last) = (None, None);
+        *held = None;
         if self.fetch(segment, sectors.clone(), plain).is_err() {
             for (n, plain) in sectors.clone().zip(plain.chunks_exact_mut(SECTOR)) {
                 if self.fetch(segment, n..n + 1, plain).is_err() {

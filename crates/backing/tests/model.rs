@@ -3,7 +3,9 @@
 
 mod rig;
 
-use octavo_backing::{Backing, Cleaned, Config, NewError, Owner, Place, ReadError, WriteError};
+use octavo_backing::{
+    Backing, Cleaned, Config, Geometry, NewError, Owner, Place, ReadError, WriteError,
+};
 use proptest::prelude::*;
 use rig::{Disk, Model, Random, SECTOR, config, member, small};
 
@@ -204,6 +206,28 @@ fn reads_in_order_are_read_ahead() {
     let stats = backing.stats();
     assert_eq!(stats.device_reads, in_order);
     assert!(stats.window_reads >= 360, "{stats:?}");
+}
+
+#[test]
+fn readers_in_order_do_not_disturb_each_other() {
+    const READERS: u64 = 3;
+    const EACH: u64 = 700;
+    let read_by_turns = |readers: u64| {
+        let disk = Disk::new(16 << 20, 1);
+        let backing = Backing::new(vec![member(disk, 0)], config(Geometry::USUAL)).expect("room");
+        let model = Model::default();
+        let batch: Vec<_> = (0..READERS * EACH).map(|owner| (owner, 0, 1000)).collect();
+        assert!(model.write(&backing, &batch).iter().all(Result::is_ok));
+        backing.flush();
+        let mut reader = backing.reader();
+        for owner in (0..EACH).flat_map(|n| (0..readers).map(move |of| of * EACH + n)) {
+            assert_eq!(model.read(&backing, &mut reader, owner), Ok(()));
+        }
+        backing.stats().device_reads
+    };
+    let (alone, by_turns) = (read_by_turns(1), read_by_turns(READERS));
+    // All but one of them have small windows.
+    assert!(by_turns <= READERS * alone * 3, "{alone} reads of one, {by_turns} of {READERS}");
 }
 
 #[test]
