@@ -12,11 +12,19 @@
 //! it may be off: a difference below that is none. Time is that of the threads on the CPU, so a thread that waits
 //! for it is not charged; a lock that is waited for is.
 //!
-//! *Bookkeeping* is what slots, pool and index take. It is measured by itself, with an engine that
-//! compresses nothing (`work::Instant`): of what that run takes, the time is subtracted that the same
-//! pages take to be looked at for fills, hashed and copied, and nothing else. Objects have the sizes
-//! that the codec gave them. It is measured in several stores one after the other, because a copy takes
-//! more or less time by the frames it goes to.
+//! *Bookkeeping* is what slots, pool and index take. It is measured in pairs, with an engine that compresses
+//! nothing (`work::Instant`) and objects of the sizes that the codec gave them:
+//!
+//! ```text
+//!   turn    64 pages through the store ── the same 64 plainly: fills, hashes, copies ──► difference
+//!   turn    the next 64, in the other mode                                           ──► difference
+//! ```
+//! What is done plainly goes through as many pages together as the store does in that mode, and copies to memory
+//! that is as large, and as long not used, as the pool's; for a batch the beginnings of all objects are fetched
+//! first, as the pool does, so that what this wins in the copying is not counted as won by the books. Either is first
+//! in half of the turns: who comes second finds the pages in the cache. The figure of a round is the sum of its
+//! differences. It is measured in several stores one after the other, because a copy takes more or less time by
+//! the frames it goes to.
 
 mod work;
 

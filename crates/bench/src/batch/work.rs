@@ -99,16 +99,24 @@ impl Cell {
         Mode::ALL[(turn % turns + turn / turns) % Mode::ALL.len()]
     }
 
+    /// Calls in a round, and in a turn of it.
+    fn calls(self) -> usize {
+        ROUND / self.folio / self.at_once()
+    }
+
+    fn calls_in_turn(self) -> usize {
+        (TURN / self.folio / self.at_once()).max(1)
+    }
+
     /// Calls in the order in which they read: in none, but turn by turn the same mode.
     fn order(self, seed: u64) -> Vec<usize> {
-        let calls = ROUND / self.folio / self.at_once();
         let mut random = Random::new(seed);
         let [single, batch] = Mode::ALL.map(|mode| {
-            let mut of: Vec<usize> = (0..calls).filter(|n| self.mode(*n) == mode).collect();
+            let mut of: Vec<usize> = (0..self.calls()).filter(|n| self.mode(*n) == mode).collect();
             random.shuffle(&mut of);
             of
         });
-        let calls = (TURN / self.folio / self.at_once()).max(1);
+        let calls = self.calls_in_turn();
         let turns = single.chunks(calls).zip(batch.chunks(calls));
         turns.flat_map(|(single, batch)| [single, batch]).flatten().copied().collect()
     }
@@ -268,7 +276,7 @@ impl Times {
 
 /// Slots, pool and index alone, in `lots` stores one after the other, if there is `time`. What a copy takes
 /// depends on which frames it goes to, by as much as is to be measured; so a lot has other frames, for the
-/// store and for what is subtracted.
+/// store and for what is done plainly.
 pub(super) fn books(
     pages: &SizedPages<'_>,
     engines: &Engines,
@@ -291,46 +299,11 @@ pub(super) fn books(
 /// What a round takes, nanoseconds a page: of both operations, of both modes.
 type Round = [[f64; 2]; 2];
 
-/// The time of this thread on the CPU, told apart by mode.
-struct Split {
-    times: [Duration; 2],
-    now: Duration,
-}
-
-impl Split {
-    fn new() -> Self {
-        Self { times: [Duration::ZERO; 2], now: cpu_time(ClockId::ThreadCPUTime) }
-    }
-
-    /// What was done since the last time was done in this mode.
-    fn charge(&mut self, mode: Mode) {
-        let before = std::mem::replace(&mut self.now, cpu_time(ClockId::ThreadCPUTime));
-        self.times[mode as usize] += self.now - before;
-    }
-
-    /// Nanoseconds a page: each mode has half of them.
-    fn a_page(self) -> [f64; 2] {
-        self.times.map(|time| time.as_nanos() as f64 / (ROUND / 2) as f64)
-    }
-}
-
-/// Has `call` do all calls in this order, and times them turn by turn.
-fn in_turns(
-    cell: Cell,
-    order: impl Iterator<Item = usize>,
-    mut call: impl FnMut(usize, Mode),
-) -> [f64; 2] {
-    let mut split = Split::new();
-    let mut now = None;
-    for n in order {
-        let mode = cell.mode(n);
-        if let Some(before) = now.replace(mode).filter(|before| *before != mode) {
-            split.charge(before);
-        }
-        call(n, mode);
-    }
-    now.into_iter().for_each(|last| split.charge(last));
-    split.a_page()
+/// What some work takes of this thread's time on the CPU, in nanoseconds.
+fn timed(work: impl FnOnce()) -> f64 {
+    let begin = cpu_time(ClockId::ThreadCPUTime);
+    work();
+    (cpu_time(ClockId::ThreadCPUTime) - begin).as_nanos() as f64
 }
 
 /// A store, and all that turns on it need.
@@ -386,14 +359,21 @@ impl<'a> Bench<'a> {
     /// Slots, pool and index alone: some rounds, of a store of their own, and of copies of their own.
     fn books(&self, cell: Cell, rounds: usize) -> Result<Times, BatchError> {
         let engine = || Instant { sizes: &self.pages.sizes, next: 0 };
-        let mut workers: Vec<Worker<Instant<'_>>> =
-            (0..cell.threads).map(|n| Worker::new(self.pages, cell, n, engine())).collect();
-        self.round(&mut workers)?;
+        let mut workers: Vec<_> = (0..cell.threads)
+            .map(|n| {
+                let worker = Worker::new(self.pages, cell, n, engine());
+                (worker, Plainly::new(self.pages, engine()))
+            })
+            .collect();
         let mut times = Times::new();
-        for _ in 0..rounds {
-            let all = self.round(&mut workers)?;
-            let others = at_once(&mut workers, Worker::others)?;
-            times.push(each(|op, mode| all[op][mode] - others[op][mode]));
+        for round in 0..=rounds {
+            let time = at_once(&mut workers, |(worker, plainly)| {
+                worker.books(plainly, &self.store, round)
+            })?;
+            // In the first, memory is touched for the first time.
+            if round > 0 {
+                times.push(time);
+            }
         }
         Ok(times)
     }
@@ -413,9 +393,9 @@ fn each(figure: impl Fn(usize, usize) -> f64) -> Round {
 ///
 /// # Errors
 /// When a thread cannot be had; those that were do nothing then.
-fn at_once<'p, E: Engine + Send>(
-    workers: &mut [Worker<'p, E>],
-    work: impl Fn(&mut Worker<'p, E>) -> Round + Sync,
+fn at_once<W: Send>(
+    workers: &mut [W],
+    work: impl Fn(&mut W) -> Round + Sync,
 ) -> Result<Round, BatchError> {
     let count = workers.len();
     // Shut until all are there; whether they are.
@@ -447,18 +427,14 @@ struct Worker<'p, E> {
     how: How,
     scratch: Scratch<E>,
     slots: Vec<Result<SlotId, PutError>>,
-    /// The order in which calls read.
-    order: Vec<usize>,
+    /// The orders in which calls put and get.
+    orders: [Vec<usize>; 2],
     /// Where pages are read to: each where it lies in `pages`.
     out: Vec<u8>,
-    /// Where compressed bytes are copied from and to, when they are copied and nothing else.
-    staged: Vec<u8>,
-    copies: Vec<u8>,
 }
 
 impl<'p, E: Engine> Worker<'p, E> {
     fn new(pages: &'p SizedPages<'p>, cell: Cell, number: usize, engine: E) -> Self {
-        let copies = pages.sizes.iter().sum::<usize>() * (ROUND / PAGES);
         Self {
             pages,
             cell,
@@ -471,27 +447,68 @@ impl<'p, E: Engine> Worker<'p, E> {
             },
             scratch: Scratch::with(engine),
             slots: vec![Err(PutError::OutOfSlots); ROUND / cell.folio],
-            order: cell.order(number as u64 + 1),
+            orders: [(0..cell.calls()).collect(), cell.order(number as u64 + 1)],
             out: pages.bytes.to_vec(),
-            staged: vec![1; BATCH * FITS_IN],
-            copies: vec![0; copies],
         }
     }
 
     /// Stores the pages, reads them, frees them: what the first two take.
     fn round(&mut self, store: &Store<Plain>) -> Round {
-        let calls = 0..self.order.len();
-        let put = in_turns(self.cell, calls, |n, mode| self.put(store, n, mode));
-        let order = std::mem::take(&mut self.order);
-        let get = in_turns(self.cell, order.iter().copied(), |n, mode| self.get(store, n, mode));
-        self.order = order;
-        for slot in &self.slots {
-            let first = slot.expect("there is room, and every page compresses");
-            for at in (0..self.cell.folio).step_by(64) {
-                store.free_run(first.offset(at as u32), self.cell.folio.min(64), u64::MAX);
+        let round =
+            self.in_turns(|worker, op, _, turn, mode| timed(|| worker.work(store, op, turn, mode)));
+        self.free(store);
+        round
+    }
+
+    /// The same, less what the pages of each turn take without slots, pool and index: right before it or
+    /// right after it, as often the one as the other.
+    fn books(&mut self, plainly: &mut Plainly<'p, E>, store: &Store<Plain>, round: usize) -> Round {
+        let cell = self.cell;
+        let round = self.in_turns(|worker, op, n, turn, mode| {
+            let mut rest = || timed(|| plainly.work(cell, op, turn, mode));
+            let mut less = 0.0;
+            let is_before = is_plain_first(n, round);
+            if is_before {
+                less = rest();
+            }
+            let all = timed(|| worker.work(store, op, turn, mode));
+            if !is_before {
+                less = rest();
+            }
+            all - less
+        });
+        self.free(store);
+        round
+    }
+
+    /// Has all turns done, of both operations, by `turn`, which tells what each took: given the operation,
+    /// the number of the turn, its calls and their mode.
+    fn in_turns(
+        &mut self,
+        mut turn: impl FnMut(&mut Self, Op, usize, &[usize], Mode) -> f64,
+    ) -> Round {
+        let orders = std::mem::take(&mut self.orders);
+        let round = Op::ALL.map(|op| {
+            let mut times = [0.0; 2];
+            let turns = orders[op as usize].chunks(self.cell.calls_in_turn());
+            for (n, calls) in turns.enumerate() {
+                let mode = self.cell.mode(calls[0]);
+                times[mode as usize] += turn(self, op, n, calls, mode);
+            }
+            // Each mode has half of the pages.
+            times.map(|time| time / (ROUND / 2) as f64)
+        });
+        self.orders = orders;
+        round
+    }
+
+    fn work(&mut self, store: &Store<Plain>, op: Op, calls: &[usize], mode: Mode) {
+        for call in calls {
+            match op {
+                Op::Put => self.put(store, *call, mode),
+                Op::Get => self.get(store, *call, mode),
             }
         }
-        [put, get]
     }
 
     /// The folios of a call.
@@ -540,36 +557,101 @@ impl<'p, E: Engine> Worker<'p, E> {
         }
     }
 
-    /// What a round does beside slots, pool, index and codec, in the same order: looks for fills, hashes,
-    /// copies, of so many pages together; hashes again.
-    fn others(&mut self) -> Round {
-        let Self { cell, pages, staged, copies, out, order, .. } = self;
-        let call = cell.at_once() * cell.folio;
-        let mut rest = &mut copies[..];
-        let put = in_turns(*cell, 0..order.len(), |n, mode| {
-            let together = if mode == Mode::Batch { BATCH } else { 1 };
-            for first in (n * call..(n + 1) * call).step_by(together) {
-                for n in first..first + together {
-                    let page = &pages.bytes[n % PAGES * PAGE_SIZE..][..PAGE_SIZE];
-                    black_box(page[8..] == page[..PAGE_SIZE - 8]);
-                    black_box(xxh3_64(page));
-                }
-                for n in 0..together {
-                    let size = pages.sizes[(first + n) % PAGES];
-                    let (to, behind) = std::mem::take(&mut rest).split_at_mut(size);
-                    to.copy_from_slice(&staged[n * FITS_IN..][..size]);
-                    rest = behind;
-                }
+    fn free(&self, store: &Store<Plain>) {
+        for slot in &self.slots {
+            let first = slot.expect("there is room, and every page compresses");
+            for at in (0..self.cell.folio).step_by(64) {
+                store.free_run(first.offset(at as u32), self.cell.folio.min(64), u64::MAX);
             }
-        });
-        let get = in_turns(*cell, order.iter().copied(), |n, _| {
-            for n in n * call..(n + 1) * call {
-                let page = &out[n % PAGES * PAGE_SIZE..][..PAGE_SIZE];
-                black_box(xxh3_64(page));
-            }
-        });
-        [put, get]
+        }
     }
+}
+
+/// Does with pages what a store does, without slots, pool and index: looks for fills, compresses, hashes, and
+/// copies each object to where it is to lie.
+struct Plainly<'p, E> {
+    pages: &'p SizedPages<'p>,
+    engine: E,
+    /// Compressed bytes, before they are copied.
+    staged: Vec<u8>,
+    /// The objects of a round, each in its place, as a pool would have them.
+    objects: Vec<u8>,
+    /// Where those of the first [`PAGES`] pages begin, and end.
+    places: Vec<usize>,
+    /// Where pages are read to.
+    out: Vec<u8>,
+}
+
+impl<'p, E: Engine> Plainly<'p, E> {
+    fn new(pages: &'p SizedPages<'p>, engine: E) -> Self {
+        let mut places = vec![0];
+        for size in &pages.sizes {
+            places.push(places[places.len() - 1] + size.next_multiple_of(4) + 4);
+        }
+        Self {
+            pages,
+            engine,
+            staged: vec![1; BATCH * FITS_IN],
+            objects: vec![0; places[PAGES] * (ROUND / PAGES)],
+            places,
+            out: pages.bytes.to_vec(),
+        }
+    }
+
+    /// The pages of these calls: so many together as the store puts there.
+    fn work(&mut self, cell: Cell, op: Op, calls: &[usize], mode: Mode) {
+        let pages = cell.at_once() * cell.folio;
+        let together = if mode == Mode::Batch { BATCH } else { 1 };
+        for call in calls {
+            for first in (call * pages..(call + 1) * pages).step_by(together) {
+                match op {
+                    Op::Put => self.put(first..first + together),
+                    Op::Get => (first..first + together).for_each(|page| self.get(page)),
+                }
+            }
+        }
+    }
+
+    fn put(&mut self, pages: Range<usize>) {
+        let mut sizes = [0; BATCH];
+        for ((n, staged), size) in
+            pages.clone().zip(self.staged.chunks_exact_mut(FITS_IN)).zip(&mut sizes)
+        {
+            let page = &self.pages.bytes[n % PAGES * PAGE_SIZE..][..PAGE_SIZE];
+            black_box(page[8..] == page[..PAGE_SIZE - 8]);
+            let outcome = self.engine.run(&mut Io::compress(self.pages.codec, page, staged));
+            black_box(xxh3_64(page));
+            *size = outcome.result.expect("it did before");
+        }
+        if pages.len() > 1 {
+            // All at once, as the pool begins to fetch where objects of a batch will lie.
+            pages.clone().for_each(|page| _ = black_box(self.objects[self.at(page)]));
+        }
+        for ((n, staged), size) in pages.zip(self.staged.chunks_exact(FITS_IN)).zip(sizes) {
+            let at = self.at(n);
+            self.objects[at..][..size].copy_from_slice(&staged[..size]);
+        }
+    }
+
+    fn get(&mut self, n: usize) {
+        let at = self.at(n);
+        let object = &self.objects[at..][..self.pages.sizes[n % PAGES]];
+        let page = &mut self.out[n % PAGES * PAGE_SIZE..][..PAGE_SIZE];
+        let outcome = self.engine.run(&mut Io::decompress(self.pages.codec, object, page));
+        outcome.result.expect("it was made of a page");
+        black_box(xxh3_64(page));
+    }
+
+    /// Where the object of a page of the round begins.
+    fn at(&self, page: usize) -> usize {
+        page / PAGES * self.places[PAGES] + self.places[page % PAGES]
+    }
+}
+
+/// Whether the pages of this turn of this round go plainly first: in half of the turns of each mode, and in every
+/// second round.
+fn is_plain_first(turn: usize, round: usize) -> bool {
+    (turn / Mode::ALL.len() + round).is_multiple_of(2)
 }
 
 /// The middle one.
@@ -597,6 +679,23 @@ mod tests {
                     .for_each(|page| had[page % PAGES][cell.mode(n) as usize] += 1);
             }
             assert!(had.iter().all(|had| *had == [ROUND / PAGES / 2; 2]), "folios of {folio}");
+        }
+    }
+
+    #[test]
+    fn whoever_is_second_is_so_in_half_of_the_turns_of_each_mode() {
+        for folio in super::super::FOLIOS {
+            let cell = Cell { folio, threads: 1 };
+            for order in [(0..cell.calls()).collect(), cell.order(1)] {
+                let mut plain_first = [0_isize; 2];
+                for (n, calls) in order.chunks(cell.calls_in_turn()).enumerate() {
+                    assert!(calls.iter().all(|call| cell.mode(*call) == cell.mode(calls[0])));
+                    assert_ne!(is_plain_first(n, 0), is_plain_first(n, 1));
+                    let change = if is_plain_first(n, 0) { 1 } else { -1 };
+                    plain_first[cell.mode(calls[0]) as usize] += change;
+                }
+                assert_eq!(plain_first, [0; 2], "folios of {folio}");
+            }
         }
     }
 }
