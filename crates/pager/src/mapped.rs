@@ -10,8 +10,8 @@
 //!   program's thread     mmap ─► ask ─► waits ······► goes on, touches
 //!   watch                          looks ─► registers ─┘   (one mapping again)
 //! ```
-//! Only the `mmap` of our object asks, and only once everything is registered. It waits 50 ms at most: a watch that
-//! has other things to do registers the memory later.
+//! Only the `mmap` of our object asks, and only once everything is registered. It waits half a second at most, as
+//! where others keep the CPUs, or a fork has the watch rest: then the memory is registered later.
 
 use crate::pager::Pager;
 use crate::start;
@@ -23,7 +23,7 @@ use octavo_sys::task;
 pub(crate) static ASKS: Asks = Asks::new();
 
 /// A thread looks so many times for its answer.
-const LOOKS: u32 = 25;
+const LOOKS: u32 = 250;
 
 /// And waits that long each time, before it has the watch look again.
 const LOOK: Duration = Duration::from_millis(2);
@@ -34,13 +34,13 @@ pub fn wait_until_registered(address: usize) {
     if !start::is_managed() || !start::pager().is_some_and(Pager::is_armed) {
         return;
     }
-    // A fork has the watch rest, and may be what this thread is in the middle of.
-    if start::REST.is_wanted() {
-        return;
-    }
     let Some(ask) = ASKS.ask(address) else { return };
     let (word, asked) = ask.word();
     for _ in 0..LOOKS {
+        // A fork has the watch rest, and may be what this thread is in the middle of.
+        if start::REST.is_wanted() {
+            return;
+        }
         start::look_again();
         task::futex_wait(word, asked, LOOK);
         if ask.is_answered() {

@@ -181,6 +181,10 @@ impl<'a> Watch<'a> {
             if self.is_theirs(&mapping) && !self.pager.regions_soon().covers(&mapping.span) {
                 self.pager.manage(mapping.span, |mapping| self.is_theirs(mapping));
             }
+            // Of tens of thousands of mappings the list takes longer than a thread is to wait.
+            if mapped::ASKS.is_any() {
+                self.register_asked();
+            }
         }
     }
 
