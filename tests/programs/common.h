@@ -58,4 +58,13 @@ static inline _Noreturn void wrong(const void *at, uint64_t expected, uint64_t f
     fprintf(stderr, "wrong bytes at %p: expected %016lx found %016lx\n", at, expected, found);
     exit(1);
 }
+
+/* How many mappings there are. */
+static inline unsigned mappings(void) {
+    FILE *f = fopen("/proc/self/maps", "re");
+    unsigned lines = 0;
+    for (int c; f && (c = getc(f)) != EOF;)
+        lines += c == '\n';
+    return lines;
+}
 #endif

@@ -73,14 +73,6 @@ static void the_whole_moves(char *all, size_t pages) {
     check_zeros(moved + pages * PAGE);
 }
 
-static unsigned mappings(void) {
-    FILE *f = fopen("/proc/self/maps", "re");
-    unsigned lines = 0;
-    for (int c; f && (c = getc(f)) != EOF;)
-        lines += c == '\n';
-    return lines;
-}
-
 int main(int argc, char **argv) {
     size_t pages = size_argument(argc, argv, 1) / PAGE;
     char *all = map(pages * PAGE, 0);

@@ -19,14 +19,6 @@ static void check(char *p, uint64_t id) {
             wrong(&w[i], page_word(id * (STEP / PAGE) + i / 512, i % 512), w[i]);
 }
 
-static unsigned mappings(void) {
-    FILE *f = fopen("/proc/self/maps", "re");
-    unsigned lines = 0;
-    for (int c; f && (c = getc(f)) != EOF;)
-        lines += c == '\n';
-    return lines;
-}
-
 int main(int argc, char **argv) {
     size_t steps = size_argument(argc, argv, 1) / STEP;
     useconds_t pause_us = argc > 2 ? (useconds_t)atoi(argv[2]) : 100;
