@@ -114,6 +114,7 @@ def singles():
         c_program("moves", short=True),
         c_program("moves_read"),
         c_program("sizes", "256M", flags=("-pthread",), short=True),
+        c_program("behind", "96M", short=True),
         c_program("crowd", flags=("-pthread",), short=True),
         c_program("forks_once", over=16 * MIB, short=True, can_fit=False),  # children get what is stored
         c_program("fresh_writer", "1G"),

@@ -4,13 +4,15 @@
  *   moved_over SIZE     MiB to write, so that all else is evicted
  *
  * A copy made by a bare clone is looked after for a while when it is taken for the child of a fork that
- * another thread has announced. Here it always is:
+ * another thread has announced. Here it always is (who waits for a lock of the C library waits without end,
+ * and nothing else here does):
  *
  *   main      locks a file ───────────────────────────── clones ─ moves ─ unlocks the file
  *   flusher      flushes all files: waits, with their list locked
  *   forker           forks: announces it, then waits for that list ─────────────── forks
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,17 +36,44 @@ static char *map(size_t size) {
     return at;
 }
 
+static volatile pid_t flushes, forks;
+
 static void *flush_all(void *none) {
+    flushes = gettid();
     fflush(NULL);
     return none;
 }
 
 static void *fork_once(void *none) {
+    forks = gettid();
     pid_t child = fork();
     if (child == 0)
         _exit(0);
     waitpid(child, NULL, 0);
     return none;
+}
+
+/* Whether a thread waits in futex(2) without a time. No FILE: their list is what is locked here. */
+static int waits(pid_t id) {
+    char name[64], text[256] = "";
+    unsigned long number = 0, timeout = 1;
+    snprintf(name, sizeof name, "/proc/self/task/%d/syscall", (int)id);
+    int fd = open(name, O_RDONLY);
+    if (fd < 0 || read(fd, text, sizeof text - 1) < 0)
+        exit(2);
+    close(fd);
+    return sscanf(text, "%lu %*x %*x %*x %lx", &number, &timeout) == 2 && number == SYS_futex && timeout == 0;
+}
+
+/* Starts a thread, and waits until it waits for a lock. */
+static pthread_t start(void *(*code)(void *), volatile pid_t *id) {
+    pthread_t thread;
+    *id = 0;
+    if (pthread_create(&thread, NULL, code, NULL))
+        exit(2);
+    while (*id == 0 || !waits(*id))
+        usleep(1000);
+    return thread;
 }
 
 /* Writes memory until nothing of `span` is there. */
@@ -89,15 +118,15 @@ static int wrong_after_moves(char *memory, size_t size) {
     memset(from + WRITTEN_AGAIN * SPAN, WRITTEN_AGAIN + 1, SPAN);
 
     flockfile(stdout);
-    if (pipe(moved) || pthread_create(&flusher, NULL, flush_all, NULL))
+    if (pipe(moved))
         exit(2);
-    usleep(50000);
-    if (pthread_create(&forker, NULL, fork_once, NULL))
-        exit(2);
-    usleep(50000);
+    flusher = start(flush_all, &flushes);
+    forker = start(fork_once, &forks);
     pid_t copy = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
-    if (copy == 0)
+    if (copy == 0) {
+        close(moved[1]); /* so that it ends with its parent, if that ends before its time */
         _exit(read(moved[0], &byte, 1) == 1 ? wrong_in_copy(from, to) : 2);
+    }
     for (int kind = 0; kind < KINDS; kind++)
         mremap(from + kind * SPAN, SPAN, SPAN, MREMAP_MAYMOVE | MREMAP_FIXED, to + kind * SPAN);
     funlockfile(stdout);

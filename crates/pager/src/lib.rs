@@ -31,6 +31,7 @@ pub mod changes;
 pub mod condense;
 pub mod events;
 pub mod evict;
+pub mod excluded;
 mod fork;
 pub mod gate;
 pub mod heir;

@@ -10,8 +10,9 @@
 //!   program's thread     mmap ─► ask ─► waits ······► goes on, touches
 //!   watch                          looks ─► registers ─┘   (one mapping again)
 //! ```
-//! Only the `mmap` of our object asks, and only once everything is registered. It waits 50 ms at most, as
-//! where others keep the CPUs, or a fork has the watch rest: then the memory is registered later.
+//! Only the `mmap` of our object asks, and only once everything is registered. It waits half a second at
+//! most, where others keep the CPUs from the watch, and less while others of its threads change the address space
+//! all the time, or a fork has the watch rest: then the memory is registered later.
 
 use crate::pager::Pager;
 use crate::start;
@@ -23,7 +24,7 @@ use octavo_sys::task;
 pub(crate) static ASKS: Asks = Asks::new();
 
 /// A thread looks so many times for its answer.
-const LOOKS: u32 = 25;
+const LOOKS: u32 = 250;
 
 /// And waits that long each time, before it has the watch look again.
 const LOOK: Duration = Duration::from_millis(2);

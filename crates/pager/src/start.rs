@@ -26,13 +26,13 @@
 #![allow(unsafe_code)] // entry points of new tasks take their argument as an address
 
 use crate::arena::PoolArena;
+use crate::excluded::Excluded;
 use crate::fork::{MAX_CHILDREN, NURSERY};
 use crate::heir;
 use crate::outpost::Outpost;
 use crate::pager::{Config, MAX_EVICTORS, Pager, Parts, Worker};
 use crate::placement::Follower;
 use crate::presence::Presence;
-use crate::regions::Span;
 use crate::sharing::TELLING;
 use crate::table::MAX_SLOTS;
 use crate::watch::Watch;
@@ -58,8 +58,8 @@ use octavo_sys::{Errno, Result, proc, shared};
 pub struct Job {
     /// How to run.
     pub config: Config,
-    /// Addresses that are never managed: our image, libc, whose data we use, and the main stack.
-    pub excluded: [Span; 3],
+    /// What is never managed: our image, libc, whose data we use, and the main stack.
+    pub excluded: Excluded,
     /// The process that keeps the job's ledger, and its descriptor there.
     pub keeper: (i32, i32),
 }
@@ -322,7 +322,7 @@ extern "C" fn helper(process: usize) -> ! {
     // SAFETY: `start` leaked this, and a child that has not inherited it makes no helper.
     let job = unsafe { &*JOB.load(Ordering::Acquire) };
     SignalMask::block_all_but_faults();
-    let image = &job.excluded[0];
+    let image = &job.excluded.objects[0];
     IMAGE[0].store(image.start as u64, Ordering::Relaxed);
     IMAGE[1].store(image.end as u64, Ordering::Relaxed);
     task::on_crash(crashed);

@@ -9,6 +9,7 @@
 //! enough has come together or a second has passed. What a thread asks about ([`crate::mapped`]) is registered
 //! at once, before it is touched: it becomes one with its neighbours.
 
+use crate::excluded::Excluded;
 use crate::fork::NURSERY;
 use crate::mapped;
 use crate::pager::Pager;
@@ -26,11 +27,13 @@ use octavo_page::PAGE_SIZE;
 use octavo_page::sync::MutexGuard;
 use octavo_sys::file::Text;
 use octavo_sys::maps::Mapping;
-use octavo_sys::memory;
 use octavo_sys::task;
 
 /// Growth waits this long to be registered at most.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Who asks for memory to be registered waits this long while changes keep coming that are still to be told.
+const PATIENCE_WITH_CHANGES: Duration = Duration::from_millis(50);
 
 /// The keeper has this long to end a job that is over its limit.
 const PATIENCE_FOR_KEEPER: Duration = Duration::from_millis(200);
@@ -45,8 +48,8 @@ const LOOKS_AT_CLASSES: u32 = 16;
 pub struct Watch<'a> {
     pager: &'a Pager,
     presence: Presence,
-    /// Addresses that are not to be managed.
-    excluded: [Span; 3],
+    /// What is not to be managed.
+    excluded: Excluded,
     /// Data that there were, and the pages unmapped, when mappings were last listed.
     listed: (u64, u64),
     listed_at: Duration,
@@ -56,12 +59,14 @@ pub struct Watch<'a> {
     shared: bool,
     starvation: Starvation,
     looks: u32,
+    /// Since when nothing that is asked for can be registered.
+    unsettled: Option<Duration>,
 }
 
 impl<'a> Watch<'a> {
     /// A watch over the program that `presence` looks at.
     #[must_use]
-    pub fn new(pager: &'a Pager, excluded: [Span; 3], presence: Presence) -> Self {
+    pub fn new(pager: &'a Pager, excluded: Excluded, presence: Presence) -> Self {
         Self {
             pager,
             presence,
@@ -72,6 +77,7 @@ impl<'a> Watch<'a> {
             shared: false,
             starvation: Starvation::default(),
             looks: 0,
+            unsettled: None,
         }
     }
 
@@ -178,8 +184,10 @@ impl<'a> Watch<'a> {
         let mut at = 0;
         while let Ok(Some(mapping)) = self.pager.maps.writable_from(at) {
             at = mapping.span.end;
-            if self.is_theirs(&mapping) && !self.pager.regions_soon().covers(&mapping.span) {
-                self.pager.manage(mapping.span, |mapping| self.is_theirs(mapping));
+            if let Some(theirs) = self.excluded.theirs(&mapping)
+                && !self.pager.regions_soon().covers(&theirs)
+            {
+                self.pager.manage(&theirs, &self.excluded);
             }
             // Of tens of thousands of mappings the list takes longer than a thread is to wait.
             if mapped::ASKS.is_any() {
@@ -188,22 +196,33 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Registers what threads wait for. What cannot be registered yet is asked again, or found when mappings
-    /// are listed.
+    /// Registers what threads wait for. What cannot be registered yet is asked again for a while, or found when
+    /// mappings are listed.
     fn register_asked(&mut self) {
-        let answer = |address| {
-            let Some(mapping) = self.pager.mapping_at(address) else { return true };
-            if !self.is_theirs(&mapping) {
-                return true;
-            }
-            let pages = (mapping.span.len() / PAGE_SIZE) as u64;
-            let managed = self.pager.manage(mapping.span, |mapping| self.is_theirs(mapping));
-            if managed == Managed::Now {
-                self.note_listed(pages);
-            }
-            managed != Managed::Later
+        mapped::ASKS.answer(|address| self.register_at(address), task::futex_wake);
+        if !mapped::ASKS.is_any() {
+            self.unsettled = None;
+        }
+    }
+
+    /// Registers the mapping that has `address`; false when that is worth another try.
+    fn register_at(&mut self, address: usize) -> bool {
+        let mapping = self.pager.mapping_at(address);
+        let Some(theirs) = mapping.and_then(|mapping| self.excluded.theirs(&mapping)) else {
+            return true;
         };
-        mapped::ASKS.answer(answer, task::futex_wake);
+        match self.pager.manage(&theirs, &self.excluded) {
+            Managed::Now => {
+                self.note_listed((theirs.len() / PAGE_SIZE) as u64);
+                self.unsettled = None;
+                true
+            }
+            Managed::Unchanged => true,
+            Managed::Later => {
+                let since = *self.unsettled.get_or_insert_with(task::now);
+                task::now().saturating_sub(since) > PATIENCE_WITH_CHANGES
+            }
+        }
     }
 
     /// Notes that `pages` that were unmapped, or never there, are listed as they are.
@@ -212,12 +231,6 @@ impl<'a> Watch<'a> {
         let anew = pages.min(self.pager.unmapped.get() - *unmapped);
         *unmapped += anew;
         *data += pages - anew;
-    }
-
-    fn is_theirs(&self, mapping: &Mapping) -> bool {
-        let span = &mapping.span;
-        let apart = |other: &Span| other.end <= span.start || span.end <= other.start;
-        mapping.manageable && !memory::is_ours(span.start) && self.excluded.iter().all(apart)
     }
 
     /// Says once that the limit is exceeded, or ends a strict job.
@@ -250,17 +263,15 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// What has become of a mapping.
+/// What has become of memory that can be managed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Managed {
     /// It was registered.
     Now,
-    /// It was before.
-    Already,
+    /// It was before, or cannot be.
+    Unchanged,
     /// It changes, or something does that has still to be told.
     Later,
-    /// It is not to be, or cannot be.
-    Never,
 }
 
 impl Pager {
@@ -290,29 +301,29 @@ impl Pager {
         }
     }
 
-    /// Registers the mapping that was listed as `span`, if it still is the program's, and evicts from it from
-    /// now on. What cannot be registered (another userfaultfd has it) is left alone.
-    fn manage(&self, span: Span, is_theirs: impl Fn(&Mapping) -> bool) -> Managed {
+    /// Registers what was listed as `span`, if it still is the program's, and evicts from it from now on. What
+    /// cannot be registered (another userfaultfd has it) is left alone.
+    fn manage(&self, span: &Span, excluded: &Excluded) -> Managed {
         // Shut, so that an event that unmaps the range comes after it is in the list.
         let _gate = self.placement.patiently(|| self.gate.try_write(), || self.gate.write());
         // Nor is a change still to be told that would seem to be one of what is registered now.
         let mapping = if self.program.is_settled() { self.mapping_at(span.start) } else { None };
         // It may have grown since: one that is registered in part is two mappings from then on.
-        match mapping.filter(is_theirs) {
+        match mapping.and_then(|mapping| excluded.theirs(&mapping)) {
             // What was read of changes is followed by now, as it may not be before the gate.
-            Some(mapping) if self.regions_soon().covers(&mapping.span) => Managed::Already,
-            Some(mapping) => self.register(mapping.span),
+            Some(theirs) if self.regions_soon().covers(&theirs) => Managed::Unchanged,
+            Some(theirs) => self.register(theirs),
             None => {
-                self.have_listed_again(&span);
+                self.have_listed_again(span);
                 Managed::Later
             }
         }
     }
 
-    /// Registers and lists the mapping `span`, with the gate shut.
+    /// Registers and lists `span`, which is or ends a mapping, with the gate shut.
     fn register(&self, span: Span) -> Managed {
         if self.program.register(span.clone()).is_err() {
-            return Managed::Never;
+            return Managed::Unchanged;
         }
         // The range may have changed even so, without an event, since it was not registered; and
         // registering passes over holes. What is mapped into a hole later would be

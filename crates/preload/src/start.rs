@@ -9,6 +9,7 @@ use octavo_codec::deflate::TableFile;
 use octavo_page::config::RunConfig;
 use octavo_page::{EngineKind, Unit};
 use octavo_pager::budget::TIERS;
+use octavo_pager::excluded::Excluded;
 use octavo_pager::pager::{Config, Ladders, Tier};
 use octavo_pager::start::{self, Job};
 use octavo_sys::Errno;
@@ -58,7 +59,6 @@ extern "C" fn destructor() {
 
 fn job(run: &RunConfig<'_>) -> Result<Job, &'static str> {
     let here = 0u8;
-    let stack = &raw const here as usize;
     Ok(Job {
         config: Config {
             limit: run.limit.bytes(),
@@ -70,7 +70,10 @@ fn job(run: &RunConfig<'_>) -> Result<Job, &'static str> {
             engine: run.engine.unwrap_or_default(),
             backing: run.backing,
         },
-        excluded: [image::ours(), image::libc(), stack..stack + 1],
+        excluded: Excluded {
+            objects: [image::ours(), image::libc()],
+            stack: &raw const here as usize,
+        },
         keeper: (run.keeper as i32, run.ledger as i32),
     })
 }
