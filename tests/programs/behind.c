@@ -4,7 +4,7 @@
  * Without Octavo nothing leaves memory, and nothing is asked for. */
 #include "common.h"
 
-enum { PLACES = 8, MOST = 32, PASSES = 200 };
+enum { PLACES = 8, MOST = 32, PATIENCE_S = 20 };
 
 struct place {
     char *at;
@@ -60,7 +60,8 @@ int main(int argc, char **argv) {
                 ((uint64_t *)(places[i].at + page * PAGE))[w] = page_word(id(i, page), w);
     char *memory = map(size, 0);
     bool away[PLACES] = {false};
-    for (int pass = 0, left = n; left > 0 && pass < (managed ? PASSES : 1); pass++) {
+    double end = seconds() + (managed ? PATIENCE_S : 0);
+    for (int pass = 0, left = n; left > 0 && (pass == 0 || seconds() < end); pass++) {
         for (size_t page = 0; page < size / PAGE; page++)
             for (unsigned w = 0; w < PAGE / 8; w++)
                 ((uint64_t *)(memory + page * PAGE))[w] = page_word(page + (size_t)pass, w);

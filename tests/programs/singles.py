@@ -116,7 +116,7 @@ def singles():
         c_program("sizes", "256M", flags=("-pthread",), short=True),
         c_program("behind", "96M", short=True),
         c_program("crowd", flags=("-pthread",), short=True),
-        c_program("forks_once", over=16 * MIB, short=True, can_fit=False),  # children get what is stored
+        c_program("forks_once", over=2 * 16 * MIB, short=True, can_fit=False),  # 16 for each of two; children get what is stored
         c_program("fresh_writer", "1G"),
         c_program("fresh_writer", "256M", entry="fresh_writer_short", short=True),
         c_program("populate", "1G"),
