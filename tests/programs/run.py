@@ -21,6 +21,7 @@ worst passed that; below 0, it did not), and a cgroup has 24 MiB more for each p
 """
 
 import argparse
+import fcntl
 import json
 import os
 import re
@@ -378,6 +379,11 @@ def main():
             print(program.name)
         return 0
     os.makedirs(options.work, exist_ok=True)
+    directory = os.open(options.work, os.O_RDONLY)  # not inherited, and locked until this ends
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        parser.error(f"another run uses {options.work}: --work names a directory of its own")
     if options.keep:
         os.makedirs(options.keep, exist_ok=True)
 

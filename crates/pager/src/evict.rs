@@ -466,7 +466,8 @@ impl Pager {
 
     /// Has the pages from the one that stopped the sweep on be ours alone, which takes memory while the
     /// other process lives: so a batch at a time. Nothing is held meanwhile, and the server does not do
-    /// it: a page that is gone by now is brought back by the server.
+    /// it: a page that is gone by now is brought back by the server. What lies behind the range may be memory of
+    /// ours, such as staging, where nobody would answer.
     fn unshare(&self) {
         let mut sweep = self.sweep.lock();
         if sweep.unshares != Unshares::Wanted {
@@ -475,7 +476,8 @@ impl Pager {
         sweep.unshares = Unshares::Begun;
         let (start, takes_shared) = (sweep.shared, sweep.takes_shared);
         drop(sweep);
-        let mut pick = Pick { span: start..start + BATCH * PAGE_SIZE, stays: [false; BATCH] };
+        let span = self.regions.lock().run_from(start, BATCH * PAGE_SIZE);
+        let mut pick = Pick { span, stays: [false; BATCH] };
         self.keep_takeable(&mut pick, takes_shared);
         let mut next = 0;
         while let Some(run) = pick.run_from(next) {

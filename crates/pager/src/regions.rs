@@ -72,6 +72,13 @@ impl Regions {
         self.spans.get(first).map(|s| s.start.max(address)..s.end)
     }
 
+    /// What is in the list of the `len` bytes from `address` on, up to the first that is not.
+    #[must_use]
+    pub fn run_from(&self, address: usize, len: usize) -> Span {
+        let range = self.at_or_after(address).filter(|range| range.start == address);
+        range.map_or(address..address, |range| address..range.end.min(address + len))
+    }
+
     /// Whether the whole of `span` is in the list.
     #[must_use]
     pub fn covers(&self, span: &Span) -> bool {
@@ -132,6 +139,8 @@ mod tests {
                 prop_assert_eq!(regions.covers(&(at..at + 1)), flags.0[at]);
                 let end = (at + 5).min(64);
                 prop_assert_eq!(regions.overlaps(&(at..end)), flags.0[at..end].contains(&true));
+                let run = flags.0[at..end].iter().take_while(|there| **there).count();
+                prop_assert_eq!(regions.run_from(at, 5), at..at + run);
             }
         }
     }
