@@ -98,6 +98,28 @@ impl Bitmap {
         self.take_run_further(order, from)
     }
 
+    /// Takes the run that [`Self::free_run`] finds, and those behind it that are free, up to `most` together as
+    /// far as its word goes; the first, and how many.
+    #[inline]
+    pub(crate) fn take_row(
+        &self,
+        order: Order,
+        from: usize,
+        most: usize,
+    ) -> Option<(usize, usize)> {
+        let first = self.take_run(order, from)?;
+        let (index, end) = (first / BITS, first % BITS + order.pages());
+        if end >= BITS {
+            return Some((first, 1));
+        }
+        let word = self.word(index);
+        let free = ((word >> end).trailing_zeros() as usize).min(BITS - end) >> order.get();
+        let more = free.min(most.saturating_sub(1));
+        // As the first run is there, these are less than a word.
+        self.set_word(index, word | ((1 << (more * order.pages())) - 1) << end);
+        Some((first, 1 + more))
+    }
+
     /// [`Self::take_run`], wherever it is.
     #[inline(never)]
     fn take_run_further(&self, order: Order, from: usize) -> Option<usize> {
@@ -272,6 +294,27 @@ mod tests {
             prop_assert_eq!(first, expected.free_run(order, from));
             first.into_iter().for_each(|first| expected.set(first, order.pages()));
             prop_assert_eq!(words(&with_run), words(&expected));
+        }
+
+        #[test]
+        fn a_row_is_the_runs_that_would_be_taken_one_by_one(
+            bits in bits(), order in 0..=9_u8, from in 0..CLUSTER_SLOTS, most in 1..40_usize,
+        ) {
+            let order = Order::new(order).unwrap();
+            let from = from & !(order.pages() - 1);
+            let (row, expected) = (taken(&bits), taken(&bits));
+            let Some((first, runs)) = row.take_row(order, from, most) else {
+                prop_assert_eq!(expected.take_run(order, from), None);
+                return Ok(());
+            };
+            prop_assert!((1..=most).contains(&runs));
+            let mut next = from;
+            for n in 0..runs {
+                let run = first + n * order.pages();
+                prop_assert_eq!(expected.take_run(order, next), Some(run));
+                next = run + order.pages();
+            }
+            prop_assert_eq!(words(&row), words(&expected));
         }
 
         #[test]

@@ -155,6 +155,22 @@ impl Locked<'_> {
         Some(first)
     }
 
+    /// Takes aligned free runs of its own order, side by side, up to `most`: the first at `from` or later if there
+    /// is one. That, and how many.
+    #[inline]
+    pub(crate) fn take_row(
+        &mut self,
+        order: Order,
+        from: usize,
+        most: usize,
+    ) -> Option<(usize, usize)> {
+        debug_assert!(self.state.serves(order), "runs of another order: {:?}", self.state);
+        let row = self.taken().take_row(order, from, most);
+        let (first, runs) = row.or_else(|| self.taken().take_row(order, 0, most))?;
+        self.state.runs_taken(runs, order.pages());
+        Some((first, runs))
+    }
+
     /// Takes the slots `first..first + pages`, all of which are free.
     pub(crate) fn take(&mut self, first: usize, pages: usize) {
         self.taken().set(first, pages);
@@ -237,7 +253,13 @@ impl State {
     /// A run that it serves was taken.
     #[inline]
     fn run_taken(&mut self, pages: usize) {
-        self.0 = self.0 + pages as u64 - RUNS.one();
+        self.runs_taken(1, pages);
+    }
+
+    /// So many runs that it serves were taken.
+    #[inline]
+    fn runs_taken(&mut self, runs: usize, pages: usize) {
+        self.0 = self.0 + (runs * pages) as u64 - runs as u64 * RUNS.one();
     }
 
     /// A run that it serves was freed.

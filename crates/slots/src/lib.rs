@@ -435,12 +435,14 @@ impl Slots {
             return 0;
         }
         let mut taken = 0;
-        for first_slot in out {
-            let found = locked.take_run(order, offset).or_else(|| locked.take_run(order, 0));
-            let Some(first) = found else { break };
-            *first_slot = join(number, first);
-            offset = (first + order.pages()) % CLUSTER_SLOTS;
-            taken += 1;
+        while taken < out.len() {
+            let most = out.len() - taken;
+            let Some((first, runs)) = locked.take_row(order, offset, most) else { break };
+            for (n, slot) in out[taken..taken + runs].iter_mut().enumerate() {
+                *slot = join(number, first + n * order.pages());
+            }
+            offset = (first + runs * order.pages()) % CLUSTER_SLOTS;
+            taken += runs;
         }
         if taken > 0 {
             let full = locked.state.is_full();

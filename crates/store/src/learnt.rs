@@ -81,10 +81,10 @@ impl<A: Arena, D: Device> Store<A, D> {
     pub(crate) fn keep_tables(
         &self,
         hold: Option<&Hold<'_>>,
-        objects: usize,
+        objects: impl FnOnce() -> usize,
     ) -> Option<LearntPlace> {
         let generation = hold?.generation;
-        self.learnt.as_ref()?.all.kept(generation, objects as u32);
+        self.learnt.as_ref()?.all.kept(generation, objects() as u32);
         Some(LearntPlace::of(generation))
     }
 

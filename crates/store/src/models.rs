@@ -38,7 +38,7 @@ fn one_of_two_threads_frees_the_last_page() {
     loom::model(|| {
         let table = Arc::new(Table::new(16));
         let word = Word::Compressed(object(7, Unit::K16));
-        table.publish(SLOT, &[word, word, Word::Empty, Word::Empty], &[1, 2, 3, 4]);
+        table.publish(SLOT, Unit::K16, &[word, word, Word::Empty, Word::Empty], &[1, 2, 3, 4]);
         let other = Arc::clone(&table);
         // Both threads free both pages, in opposite order.
         let handle = thread::spawn(move || {
@@ -55,7 +55,7 @@ fn one_of_two_threads_frees_the_last_page() {
 fn poisoning_and_freeing_let_go_once() {
     loom::model(|| {
         let table = Arc::new(Table::new(16));
-        table.publish(SLOT, &[Word::Compressed(object(7, Unit::K4))], &[1]);
+        table.publish(SLOT, Unit::K4, &[Word::Compressed(object(7, Unit::K4))], &[1]);
         let other = Arc::clone(&table);
         let handle = thread::spawn(move || u32::from(poison(&other, SLOT)));
         let frees = u32::from(free(&table, SLOT));
@@ -74,12 +74,12 @@ fn a_reader_gets_the_page_of_the_word_it_saw() {
         let place = Arc::new(AtomicU64::new(1));
         let (old, new) = (object(1, Unit::K4), object(2, Unit::K4));
         // A page's hash is the page itself here.
-        table.publish(SLOT, &[Word::Compressed(old)], &[1]);
+        table.publish(SLOT, Unit::K4, &[Word::Compressed(old)], &[1]);
         let (other, there) = (Arc::clone(&table), Arc::clone(&place));
         let writer = thread::spawn(move || {
             assert!(free(&other, SLOT));
             there.store(2, Ordering::Relaxed);
-            other.publish(SLOT, &[Word::Compressed(new)], &[2]);
+            other.publish(SLOT, Unit::K4, &[Word::Compressed(new)], &[2]);
         });
         let word = table.word(SLOT);
         if let Word::Compressed(object) = word {
@@ -103,11 +103,11 @@ fn units_of_two_sizes_share_a_group() {
         let mut words = [Word::Empty; 16];
         words[15] = large;
         words[0] = large;
-        table.publish(SLOT, &words, &[0; 16]);
+        table.publish(SLOT, Unit::K64, &words, &[0; 16]);
         assert!(!free(&table, SLOT));
         let other = Arc::clone(&table);
         let handle = thread::spawn(move || free(&other, SLOT.offset(15)));
-        table.publish(SLOT, &[small, Word::Empty, Word::Empty, small], &[0; 4]);
+        table.publish(SLOT, Unit::K16, &[small, Word::Empty, Word::Empty, small], &[0; 4]);
         assert_eq!(table.wanted(SLOT, object(2, Unit::K16)), 0b1001);
         assert!(!free(&table, SLOT.offset(3)));
         assert!(free(&table, SLOT));
@@ -130,7 +130,8 @@ struct Backed {
 impl Backed {
     fn new(words: &[Word]) -> Arc<Self> {
         let table = Table::new(16);
-        table.publish(SLOT, words, &alloc::vec![1; words.len()]);
+        let Word::Compressed(object) = words[0] else { panic!("a unit that has an object") };
+        table.publish(SLOT, object.unit, words, &alloc::vec![1; words.len()]);
         let (in_pool, in_file) = (AtomicU32::new(0), AtomicU32::new(0));
         Arc::new(Self { table, homes: Homes::new(16), in_pool, in_file })
     }
@@ -193,7 +194,7 @@ fn a_unit_does_not_come_by_the_place_of_the_one_before_it() {
         let other = Arc::clone(&store);
         let replacing = thread::spawn(move || {
             other.free(SLOT);
-            other.table.publish(SLOT, &[Word::Compressed(new)], &[2]);
+            other.table.publish(SLOT, Unit::K4, &[Word::Compressed(new)], &[2]);
         });
         store.write_back(old, place(1));
         replacing.join().unwrap();

@@ -62,7 +62,7 @@ impl<A: Arena, D: Device> Store<A, D> {
             self.unstage(words, how);
             return Err(PutError::OutOfSlots);
         };
-        self.table.publish(first, words, &scratch.hashes[..at]);
+        self.table.publish(first, how.unit, words, &scratch.hashes[..at]);
         self.ages.note(&[first], lane.goes_first);
         Ok(first)
     }
@@ -91,7 +91,7 @@ impl<A: Arena, D: Device> Store<A, D> {
             Kept::Raw => (unit, RAW, None),
         };
         let handle = self.pool.store(bytes).map_err(refused)?;
-        let learnt = self.keep_tables(tables, 1);
+        let learnt = self.keep_tables(tables, || 1);
         for (n, page) in unit.chunks_exact(PAGE_SIZE).enumerate() {
             if words[n] == Word::Empty {
                 hashes[at + n] = self.hash(page);

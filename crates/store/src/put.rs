@@ -51,9 +51,8 @@ struct Pending<'f> {
     bytes: &'f [u8],
     /// Its folio, by its place in the round.
     folio: u32,
-    /// Pages of the round before it, and before its folio.
+    /// Pages of the round before it.
     at: u32,
-    folio_at: u32,
 }
 
 impl Pending<'_> {
@@ -77,60 +76,44 @@ pub(crate) enum Kept {
     Raw,
 }
 
-/// A unit on its way into the pool.
-#[derive(Clone, Copy, Default)]
-struct Staged<'f> {
-    unit: Pending<'f>,
-    /// Which of the scratch's regions has what was made of it, and how many bytes; [`Self::RAW`]: the unit
-    /// itself is kept.
-    region: u32,
-    len: u32,
-}
-
-impl<'f> Staged<'f> {
-    /// The length of no object.
-    const RAW: u32 = 0;
-
-    fn new(unit: Pending<'f>, kept: Kept, region: usize) -> Self {
-        let len = match kept {
-            Kept::Compressed(len) => len as u32,
-            Kept::Raw => Self::RAW,
-        };
-        Self { unit, region: region as u32, len }
-    }
-
-    /// What the pool is to keep; compressed units lie in `bytes`, a region of `room` for each.
-    fn object<'a>(&self, bytes: &'a [u8], room: usize) -> &'a [u8]
-    where
-        'f: 'a,
-    {
-        match self.len {
-            Self::RAW => self.unit.bytes,
-            len => &bytes[self.region as usize * room..][..len as usize],
-        }
-    }
-}
-
-/// Units on their way into the pool.
-struct Group<'f> {
-    staged: [Staged<'f>; GROUP],
+/// Units on their way into the pool, in order, all of folios that are not refused.
+struct Group<'b> {
+    /// What the pool is to keep of each.
+    objects: [&'b [u8]; GROUP],
+    units: [Pending<'b>; GROUP],
     len: usize,
 }
 
-impl<'f> Group<'f> {
+impl<'b> Group<'b> {
     fn new() -> Self {
-        Self { staged: [Staged::default(); GROUP], len: 0 }
+        Self { objects: [&[]; GROUP], units: [Pending::default(); GROUP], len: 0 }
+    }
+
+    /// Adds a unit, of which this is kept: of what the engine made of it, or itself.
+    fn push(&mut self, unit: Pending<'b>, kept: Kept, made: &'b [u8]) {
+        self.objects[self.len] = match kept {
+            Kept::Compressed(len) => &made[..len],
+            Kept::Raw => unit.bytes,
+        };
+        self.units[self.len] = unit;
+        self.len += 1;
+    }
+
+    /// Leaves out what it has of a folio: that of the last unit, if of any.
+    fn leave_out(&mut self, folio: u32) {
+        while self.len > 0 && self.units[self.len - 1].folio == folio {
+            self.len -= 1;
+        }
+    }
+
+    /// Whether a unit is kept as it is.
+    fn is_raw(&self, n: usize) -> bool {
+        core::ptr::eq(self.objects[n], self.units[n].bytes)
     }
 
     /// The units that are kept compressed.
-    fn units(&self) -> impl Iterator<Item = &'f [u8]> {
-        let staged = self.staged[..self.len].iter();
-        staged.filter(|staged| staged.len != Staged::RAW).map(|staged| staged.unit.bytes)
-    }
-
-    fn push(&mut self, staged: Staged<'f>) {
-        self.staged[self.len] = staged;
-        self.len += 1;
+    fn compressed(&self) -> impl Iterator<Item = &'b [u8]> {
+        (0..self.len).filter(|n| !self.is_raw(*n)).map(|n| self.units[n].bytes)
     }
 }
 
@@ -174,10 +157,10 @@ struct Round<'r, 'f> {
     results: &'r mut [Result<SlotId, PutError>],
     words: &'r mut [Word],
     hashes: &'r mut [u64],
-    /// The folio that is gone through, its place, and how many pages of it are done.
+    /// The folio that is gone through, and how many pages of it are done, and of the round.
     folio: usize,
-    folio_at: usize,
     done: usize,
+    at: usize,
     /// Of the folio whose units are weighed.
     weighed: usize,
     weight: Weight,
@@ -198,21 +181,28 @@ impl<'f> Round<'_, 'f> {
     #[inline(always)]
     fn next(&mut self) -> Option<Pending<'f>> {
         loop {
-            let folio = *self.folios.get(self.folio)?;
-            let at = self.folio_at + self.done;
-            let rest = &folio[self.done * PAGE_SIZE..];
-            if rest.is_empty() || self.is_refused(self.folio) {
-                self.folio_at += folio.len() / PAGE_SIZE;
-                (self.folio, self.done) = (self.folio + 1, 0);
+            // None is refused of which nothing is done.
+            if self.done > 0 && self.is_refused(self.folio) {
+                self.pass(self.folios[self.folio].len() / PAGE_SIZE - self.done);
                 continue;
             }
-            let bytes = &rest[..self.how.unit.bytes()];
+            let bytes = &self.folios.get(self.folio)?[self.done * PAGE_SIZE..];
+            let bytes = &bytes[..self.how.unit.bytes()];
             let pages = self.how.unit.pages();
-            self.done += pages;
+            let (folio, at) = (self.folio as u32, self.at);
+            self.pass(pages);
             if !note_fills(bytes, &mut self.words[at..at + pages]) {
-                let (folio, at, folio_at) = (self.folio as u32, at as u32, self.folio_at as u32);
-                return Some(Pending { bytes, folio, at, folio_at });
+                return Some(Pending { bytes, folio, at: at as u32 });
             }
+        }
+    }
+
+    /// Goes on by so many pages, to the next folio when it is the last of this.
+    fn pass(&mut self, pages: usize) {
+        self.at += pages;
+        self.done += pages;
+        if self.done * PAGE_SIZE == self.folios[self.folio].len() {
+            (self.folio, self.done) = (self.folio + 1, 0);
         }
     }
 
@@ -225,11 +215,12 @@ impl<'f> Round<'_, 'f> {
         self.weight.add(self.how, pages, outcome.result)
     }
 
-    /// The words of a unit's folio, as far as they are noted.
-    fn words_of(&self, unit: Pending<'_>) -> &[Word] {
-        let pages = self.folios[unit.folio()].len() / PAGE_SIZE;
-        let noted = if unit.folio() == self.folio { self.done } else { pages };
-        &self.words[unit.folio_at as usize..][..noted]
+    /// The words of a folio, as far as they are noted.
+    fn words_of(&self, folio: usize) -> &[Word] {
+        let pages = |folio: &&[u8]| folio.len() / PAGE_SIZE;
+        let at: usize = self.folios[..folio].iter().map(pages).sum();
+        let noted = if folio == self.folio { self.done } else { pages(&self.folios[folio]) };
+        &self.words[at..][..noted]
     }
 }
 
@@ -314,8 +305,8 @@ impl<A: Arena, D: Device> Store<A, D> {
             words,
             hashes,
             folio: 0,
-            folio_at: 0,
             done: 0,
+            at: 0,
             weighed: 0,
             weight: Weight::default(),
         };
@@ -328,9 +319,9 @@ impl<A: Arena, D: Device> Store<A, D> {
                 self.compress_in_turn(engine, work, &mut round, bytes, room)
             };
             if let Some(offered) = offered.as_mut().filter(|_| how.codec.learns()) {
-                group.units().for_each(|unit| self.offer(offered, unit));
+                group.compressed().for_each(|unit| self.offer(offered, unit));
             }
-            self.store_group(&mut round, (&group, tables), bytes, room);
+            self.store_group(&mut round, &group, tables);
         }
         self.give_slots(&mut round, tally);
     }
@@ -341,37 +332,37 @@ impl<A: Arena, D: Device> Store<A, D> {
     }
 
     /// Compresses the units of a group in the caller, one after the other.
-    fn compress_in_turn<'f, E: Engine>(
+    fn compress_in_turn<'b, 'f: 'b, E: Engine>(
         &self,
         engine: &mut E,
         work: &mut Work,
         round: &mut Round<'_, 'f>,
-        bytes: &mut [u8],
+        bytes: &'b mut [u8],
         room: usize,
-    ) -> Group<'f> {
+    ) -> Group<'b> {
         let mut group = Group::new();
         let units = PAGES_AT_HAND / round.how.unit.pages();
-        for (region, out) in bytes.chunks_exact_mut(room.max(1)).take(units).enumerate() {
+        for out in bytes.chunks_exact_mut(room.max(1)).take(units) {
             let Some(unit) = round.next() else { break };
-            let outcome =
-                engine.run(&mut Io::compress(round.how.codec, unit.bytes, &mut out[..room]));
-            if let Some(kept) = self.judge(work, round, unit, outcome) {
+            let made = &mut out[..room];
+            let outcome = engine.run(&mut Io::compress(round.how.codec, unit.bytes, made));
+            if let Some(kept) = self.judge(work, round, &mut group, unit, outcome) {
                 self.hash_unit(round, unit);
-                group.push(Staged::new(unit, kept, region));
+                group.push(unit, kept, made);
             }
         }
         group
     }
 
     /// Compresses the units of a group all at once, and hashes their pages meanwhile.
-    fn compress_together<'f, E: Engine>(
+    fn compress_together<'b, 'f: 'b, E: Engine>(
         &self,
         engine: &mut E,
         work: &mut Work,
         round: &mut Round<'_, 'f>,
-        bytes: &mut [u8],
+        bytes: &'b mut [u8],
         room: usize,
-    ) -> Group<'f> {
+    ) -> Group<'b> {
         let mut units = [Pending::default(); GROUP];
         let mut count = 0;
         while count < GROUP
@@ -390,21 +381,24 @@ impl<A: Arena, D: Device> Store<A, D> {
         units[..count].iter().for_each(|unit| self.hash_unit(round, *unit));
         batch.finish();
         drop(batch);
+        let outcomes = requests.map(|request| request.outcome());
         let mut group = Group::new();
-        for (region, unit) in units.into_iter().enumerate().take(count) {
-            let outcome = requests[region].outcome().expect("the batch is finished");
-            if let Some(kept) = self.judge(work, round, unit, outcome) {
-                group.push(Staged::new(unit, kept, region));
+        let regions = bytes.chunks_exact(room.max(1));
+        for ((unit, outcome), made) in units.into_iter().zip(outcomes).zip(regions).take(count) {
+            let outcome = outcome.expect("the batch is finished");
+            if let Some(kept) = self.judge(work, round, &mut group, unit, outcome) {
+                group.push(unit, kept, made);
             }
         }
         group
     }
 
-    /// What is kept of a unit; nothing when its folio is refused.
+    /// What is kept of a unit; nothing when its folio is refused, of which the group then has nothing either.
     fn judge(
         &self,
         work: &mut Work,
         round: &mut Round<'_, '_>,
+        group: &mut Group<'_>,
         unit: Pending<'_>,
         outcome: Outcome,
     ) -> Option<Kept> {
@@ -413,7 +407,11 @@ impl<A: Arena, D: Device> Store<A, D> {
             return None;
         }
         let kept = round.weigh(unit, outcome);
-        kept.map_err(|error| self.refuse(round, unit, error)).ok()
+        let refused = |error| {
+            self.refuse(round, unit.folio(), error);
+            group.leave_out(unit.folio);
+        };
+        kept.map_err(refused).ok()
     }
 
     /// Counts a compression: who did it, and whether it came back wrong.
@@ -435,9 +433,10 @@ impl<A: Arena, D: Device> Store<A, D> {
     }
 
     /// Refuses a folio, and takes back what is stored of it.
-    fn refuse(&self, round: &mut Round<'_, '_>, unit: Pending<'_>, error: PutError) {
-        round.results[unit.folio()] = Err(error);
-        self.unstage(round.words_of(unit), round.how);
+    #[cold]
+    fn refuse(&self, round: &mut Round<'_, '_>, folio: usize, error: PutError) {
+        round.results[folio] = Err(error);
+        self.unstage(round.words_of(folio), round.how);
     }
 
     /// Takes back the objects of a folio that will not be stored after all.
@@ -456,41 +455,26 @@ impl<A: Arena, D: Device> Store<A, D> {
 
     /// Puts the objects of a group into the pool, in order. A folio whose object is not taken is refused,
     /// and the others go on.
-    fn store_group(
-        &self,
-        round: &mut Round<'_, '_>,
-        (group, tables): (&Group<'_>, Option<&Hold<'_>>),
-        bytes: &[u8],
-        room: usize,
-    ) {
-        let mut rest = &group.staged[..group.len];
-        while !rest.is_empty() {
-            let mut objects: [&[u8]; GROUP] = [&[]; GROUP];
-            let mut places = [0; GROUP];
-            let mut count = 0;
-            for (place, staged) in rest.iter().enumerate() {
-                if !round.is_refused(staged.unit.folio()) {
-                    (objects[count], places[count]) = (staged.object(bytes, room), place);
-                    count += 1;
-                }
-            }
+    fn store_group(&self, round: &mut Round<'_, '_>, group: &Group<'_>, tables: Option<&Hold<'_>>) {
+        let mut next = 0;
+        while next < group.len {
             let mut handles = [Handle::from_bits(0); GROUP];
-            let (stored, refusal) = self.pool.store_many(&objects[..count], &mut handles[..count]);
-            let compressed =
-                places[..stored].iter().filter(|place| rest[**place].len != Staged::RAW);
-            let learnt = self.keep_tables(tables, compressed.count());
-            for (handle, place) in handles.into_iter().zip(places).take(stored) {
-                let Staged { unit, len, .. } = rest[place];
-                let (codec, learnt) = match len {
-                    Staged::RAW => (RAW, None),
-                    _ => (round.how.codec.id(), learnt),
-                };
+            let objects = &group.objects[next..group.len];
+            let (stored, refusal) = self.pool.store_many(objects, &mut handles[..objects.len()]);
+            let end = next + stored;
+            let compressed = || (next..end).filter(|n| !group.is_raw(*n)).count();
+            let learnt = self.keep_tables(tables, compressed);
+            for (n, handle) in (next..end).zip(handles) {
+                let (codec, learnt) =
+                    if group.is_raw(n) { (RAW, None) } else { (round.how.codec.id(), learnt) };
                 let object = Object { handle, codec, learnt, unit: round.how.unit };
-                note_object(&mut round.words[unit.pages()], object);
+                note_object(&mut round.words[group.units[n].pages()], object);
             }
             let Err(error) = refusal else { return };
-            self.refuse(round, rest[places[stored]].unit, refused(error));
-            rest = &rest[places[stored] + 1..];
+            let folio = group.units[end].folio;
+            self.refuse(round, folio as usize, refused(error));
+            let rest = &group.units[end..group.len];
+            next = end + rest.iter().take_while(|unit| unit.folio == folio).count();
         }
     }
 
@@ -505,58 +489,64 @@ impl<A: Arena, D: Device> Store<A, D> {
                 tally.count_refused(order.pages(), round.results[n]);
             } else {
                 let lane = self.lane(round.how, &round.words[at..at + order.pages()]);
-                if row.len == FOLIOS_AT_ONCE || (row.order, row.lane) != (order, lane) {
-                    self.publish(round, &row, tally);
-                    row = Row { order, lane, ..Row::default() };
+                if !row.goes_on(n, order, lane) {
+                    self.publish(round, row, tally);
+                    row = Row { order, lane, folio: n, at, len: 0 };
                 }
-                row.folios[row.len] = (n, at);
                 row.len += 1;
             }
             at += order.pages();
         }
-        self.publish(round, &row, tally);
+        self.publish(round, row, tally);
     }
 
-    /// Takes slots for the folios of a row, and publishes them there: those that lie side by side in the round
-    /// and come to lie so in the slots, as one.
-    fn publish(&self, round: &mut Round<'_, '_>, row: &Row, tally: &mut Tally) {
+    /// Takes slots for the folios of a row, and publishes them there: those that come to lie side by side,
+    /// as one.
+    fn publish(&self, round: &mut Round<'_, '_>, row: Row, tally: &mut Tally) {
         let mut firsts = [SlotId::new(0); FOLIOS_AT_ONCE];
-        let given = self.slots.alloc_many(row.order, row.lane.cpu, &mut firsts[..row.len]);
-        let pages = row.order.pages();
-        let mut n = 0;
-        while n < given {
-            let (_, at) = row.folios[n];
-            let first = firsts[n];
-            let mut end = 0;
-            while n < given && (firsts[n], row.folios[n].1) == (first.offset(end as u32), at + end)
-            {
-                round.results[row.folios[n].0] = Ok(firsts[n]);
-                (n, end) = (n + 1, end + pages);
-            }
-            let words = &round.words[at..at + end];
-            self.table.publish(first, words, &round.hashes[at..at + end]);
+        let firsts = &mut firsts[..row.len];
+        let given = self.slots.alloc_many(row.order, row.lane.cpu, firsts);
+        let (pages, results) = (row.order.pages(), &mut round.results[row.folio..]);
+        results.iter_mut().zip(&firsts[..given]).for_each(|(result, first)| *result = Ok(*first));
+        let is_next = |a: &SlotId, b: &SlotId| a.offset(pages as u32) == *b;
+        let mut at = row.at;
+        for side_by_side in firsts[..given].chunk_by(is_next) {
+            let end = at + side_by_side.len() * pages;
+            let (words, hashes) = (&round.words[at..end], &round.hashes[at..end]);
+            self.table.publish(side_by_side[0], round.how.unit, words, hashes);
             tally.count_put(words);
+            at = end;
         }
-        for (_, at) in &row.folios[given..row.len] {
-            self.unstage(&round.words[*at..*at + pages], round.how);
+        for n in given..row.len {
+            self.unstage(&round.words[row.at + n * pages..][..pages], round.how);
         }
         self.ages.note(&firsts[..given], row.lane.goes_first);
     }
 }
 
-/// Folios of one order and lane that get their slots together.
+/// Folios of one order and lane, one behind the other in the round, that get their slots together.
+#[derive(Clone, Copy)]
 struct Row {
     order: Order,
     lane: Lane,
-    /// The place of each in the round, and pages before it.
-    folios: [(usize, usize); FOLIOS_AT_ONCE],
+    /// The first of them, and pages of the round before it.
+    folio: usize,
+    at: usize,
     len: usize,
+}
+
+impl Row {
+    /// Whether this folio comes next.
+    fn goes_on(&self, folio: usize, order: Order, lane: Lane) -> bool {
+        self.len < FOLIOS_AT_ONCE
+            && self.folio + self.len == folio
+            && (self.order, self.lane) == (order, lane)
+    }
 }
 
 impl Default for Row {
     fn default() -> Self {
-        let lane = Lane::default();
-        Self { order: Order::PAGE, lane, folios: [(0, 0); FOLIOS_AT_ONCE], len: 0 }
+        Self { order: Order::PAGE, lane: Lane::default(), folio: 0, at: 0, len: 0 }
     }
 }
 

@@ -91,23 +91,32 @@ impl Table {
         self.hash_cell(slot).load(Ordering::Relaxed)
     }
 
-    /// Fills the slots from `first` on, which this thread was given and nobody else knows.
-    pub(crate) fn publish(&self, first: SlotId, words: &[Word], hashes: &[u64]) {
+    /// Fills the slots from `first` on, which this thread was given and nobody else knows, with units of this
+    /// size.
+    pub(crate) fn publish(&self, first: SlotId, unit: Unit, words: &[Word], hashes: &[u64]) {
         // Whoever sees one of these hashes sees that the slot's former word is gone.
         fence(Ordering::Release);
-        for (at, (word, hash)) in words.iter().zip(hashes).enumerate() {
-            let slot = first.offset(at as u32);
-            if let Word::Compressed(object) = word {
-                self.hash_cell(slot).store(*hash, Ordering::Relaxed);
-                if let Some((cell, bit)) = self.wanted_bit(slot, object.unit) {
-                    cell.fetch_or(bit, Ordering::Relaxed);
-                }
-            }
+        if unit != Unit::K4 {
+            self.want(first, unit, words);
         }
-        for (at, word) in words.iter().enumerate() {
-            let cell = self.word_cell(first.offset(at as u32));
+        let (pairs, _) = self.pairs[2 * first.index()..].as_chunks::<2>();
+        for (([cell, hash_cell], word), hash) in pairs.iter().zip(words).zip(hashes) {
             debug_assert_eq!(cell.load(Ordering::Relaxed), Word::Empty.bits());
+            hash_cell.store(*hash, Ordering::Relaxed);
             cell.store(word.bits(), Ordering::Release);
+        }
+    }
+
+    /// Says that the pages of these units are wanted, as far as they need an object.
+    fn want(&self, first: SlotId, unit: Unit, words: &[Word]) {
+        for (n, words) in words.chunks(unit.pages()).enumerate() {
+            let slot = first.offset((n * unit.pages()) as u32);
+            let has_object = |word: &Word| matches!(word, Word::Compressed(_));
+            let pages =
+                words.iter().rev().fold(0, |bits, word| bits << 1 | u32::from(has_object(word)));
+            if let Some((cell, bit)) = self.wanted_bit(slot, unit).filter(|_| pages != 0) {
+                cell.fetch_or(pages * bit, Ordering::Relaxed);
+            }
         }
     }
 
