@@ -24,7 +24,8 @@
 //! first, as the pool does, so that what this wins in the copying is not counted as won by the books. Either is first
 //! in half of the turns: who comes second finds the pages in the cache. The figure of a round is the sum of its
 //! differences. It is measured in several stores one after the other, because a copy takes more or less time by
-//! the frames it goes to.
+//! the frames it goes to; and a few of them after each folio's rounds with the codec, because a machine of which others have a
+//! part is slower for some seconds at a time.
 
 mod work;
 
@@ -60,8 +61,8 @@ pub const MAX_THREADS: usize = 64;
 /// Rounds with the codec, at most.
 const ROUNDS: usize = 99;
 
-/// Lots of rounds for bookkeeping alone, at most.
-const BOOK_LOTS: usize = 15;
+/// Lots of rounds for bookkeeping alone, at most, of each folio after each folio's rounds with the codec.
+const BOOK_LOTS: usize = 4;
 
 /// When so much time is gone, a cell has no further rounds: all has to end within five minutes.
 const BUDGET: Duration = Duration::from_secs(240);
@@ -173,16 +174,22 @@ pub fn compare(options: &Options) -> Result<Comparison, BatchError> {
         let threads = |kind| options.cpus.iter().map(move |threads| (kind, *threads));
         for (engines, threads) in kinds.iter().flat_map(threads) {
             let mut bench = Bench::new(&sized, engines, threads)?;
-            for folio in FOLIOS {
-                let cell = Cell { folio, threads };
+            let group = FOLIOS.map(|folio| Cell { folio, threads });
+            let (mut wholes, mut books) = (Vec::new(), group.map(|_| Times::new()));
+            for cell in group {
                 let share =
                     BUDGET.saturating_sub(begin.elapsed()) / (cells - progress.steps()) as u32;
-                let whole = bench.whole(cell, ROUNDS, share * 3 / 4)?;
-                let books = work::books(&sized, engines, cell, BOOK_LOTS, share / 4)?;
+                wholes.push(bench.whole(cell, ROUNDS, share * 3 / 4)?);
+                for (cell, books) in group.into_iter().zip(&mut books) {
+                    let time = share / 4 / FOLIOS.len() as u32;
+                    books.extend(work::books(&sized, engines, cell, BOOK_LOTS, time)?);
+                }
+                progress.step();
+            }
+            for ((cell, whole), books) in group.into_iter().zip(&wholes).zip(&books) {
                 rounds = rounds.min(whole.rounds());
                 book_rounds = book_rounds.min(books.rounds());
-                rows.extend(rows_of(codec, engines.kind(), cell, &whole, &books));
-                progress.step();
+                rows.extend(rows_of(codec, engines.kind(), cell, whole, books));
             }
         }
     }

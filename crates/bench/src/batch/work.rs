@@ -229,7 +229,7 @@ impl Engine for Instant<'_> {
 pub(super) struct Times([[Vec<f64>; 2]; 2]);
 
 impl Times {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self([const { [Vec::new(), Vec::new()] }; 2])
     }
 
@@ -260,7 +260,7 @@ impl Times {
         single.iter().zip(batch).map(|(single, batch)| batch / single).collect()
     }
 
-    fn extend(&mut self, more: Self) {
+    pub(super) fn extend(&mut self, more: Self) {
         for (all, more) in self.0.iter_mut().flatten().zip(more.0.into_iter().flatten()) {
             all.extend(more);
         }
