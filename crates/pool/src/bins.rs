@@ -25,11 +25,6 @@ pub(crate) const fn bin_of(words: u32) -> usize {
 /// Words of the bitmap.
 const WORDS: usize = BINS.div_ceil(64);
 
-/// The first bin all of whose holes have `words` words at least.
-pub(crate) const fn fitting_bin(words: u32) -> usize {
-    bin_of(words - 1) + 1
-}
-
 /// The heads of the lists, and which of them are not empty.
 pub(crate) struct Bins {
     heads: [u32; BINS],

@@ -30,6 +30,7 @@ mod dead;
 mod huge;
 mod raze;
 mod stock;
+mod trial;
 
 #[cfg(test)]
 mod check;

@@ -738,6 +738,7 @@ impl Comparison {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use octavo_page::PAGE_SIZE;
 
     #[test]
     fn systems_read_back_as_they_print() {
@@ -752,6 +753,24 @@ mod tests {
         let percent = |x: f64| (x * 1e4).round() / 1e2;
         let shown = Published::ALL.map(|p| (percent(p.overhead), percent(p.saving)));
         assert_eq!(shown, [(4.31, 0.0), (2.23, -2.05), (1.9, -2.37)]);
+    }
+
+    #[test]
+    fn the_oracle_counts_the_pages_that_the_pool_has() {
+        let mut octavo = Octavo::new(ChainLength::MAX, 4096, 1000, 1 << 20).expect("a pool");
+        let store = |octavo: &mut Octavo, n: usize| {
+            System::store(octavo, &vec![n as u8; 1 + n * 37 % 3000]).expect("room")
+        };
+        let mut live: Vec<_> = (0..700).map(|n| store(&mut octavo, n)).collect();
+        let agree = |octavo: &Octavo, live: &[_]| {
+            let pages = octavo.layout(live).expect("known").pages();
+            assert_eq!(pages * PAGE_SIZE, octavo.usage().expect("known").bare);
+        };
+        agree(&octavo, &live);
+        (0..300).for_each(|n| System::free(&mut octavo, live.swap_remove(n)));
+        let done = octavo.compact().expect("done").expect("it compacts");
+        assert!(done.moved > Some(0), "else pages stay in stock, which hold nothing");
+        agree(&octavo, &live);
     }
 
     /// Every system that needs nothing of the machine, with a few pages.

@@ -3,15 +3,18 @@
 //! A greedy oracle is given where all objects lie before compaction. It always empties the zspage that wins
 //! most pages by a move: each is tried, its objects, the largest first, put into the holes that fit best,
 //! wherever these are, and into a fresh zspage where none does; then the trial is undone, or kept. It goes on
-//! until it has as few pages as the pool's own compaction came down to, and tells its moves.
+//! until it has as few pages as the pool's own compaction came down to, counted as the pool counts them, and tells
+//! its moves.
 //!
 //! Trials are dear, and as holes fill up a zspage hardly ever gets better. So the zspages wait in a
 //! heap by what they last promised, and only the first is tried again: when it still is the first, it is it.
 //!
-//! A zspage hardly ever wins a whole page alone, but several do that share a fresh one. So what is put into a
-//! fresh zspage counts in bytes, everything else in pages.
+//! A zspage hardly ever wins a whole page alone, but several do that share a fresh one. So when it is chosen,
+//! what is put into a fresh zspage counts in bytes, everything else in pages; but pages that were only promised so
+//! are not won, and the oracle goes on until it really has them. It is asked twice, the second time with what a
+//! fresh zspage will leave at its end counted too, and the fewer moves count.
 //!
-//! The oracle needs no tags in holes, and knows nothing of lanes: it may come out lower than any pool could.
+//! It knows nothing of lanes, and looks at every hole: it may come out lower than any pool could.
 
 use octavo_page::PAGE_SIZE;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -19,8 +22,11 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 /// A page in bytes, as places are counted here.
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// The smallest hole that is one.
+/// The smallest hole that is one, and bytes of it at its front, and at its end, where its tags stand: they have
+/// their pages backed. A hole that ends where its zspage does has none at its end.
 const MIN_HOLE: u64 = 16;
+const HOLE_FRONT: u64 = 12;
+const HOLE_END: u64 = 4;
 
 /// Objects and where they lie, with what belongs to each.
 #[derive(Clone, Debug)]
@@ -29,6 +35,9 @@ pub struct Layout {
     /// Of each zspage its blocks: where each begins there, and its bytes.
     zspages: Vec<BTreeMap<u64, u64>>,
 }
+
+/// What a fresh zspage leaves at its end: such a part of an object.
+const END_PART: u64 = 4;
 
 /// A hole: its bytes, its zspage, and where it begins there. So ordered, the first that is large enough is the
 /// one that fits best.
@@ -51,21 +60,50 @@ impl Layout {
         layout
     }
 
-    /// Pages that a block touches.
+    /// Pages that a block or the tags of a hole touch.
     #[must_use]
     pub fn pages(&self) -> usize {
-        self.zspages.iter().map(pages_of).sum()
+        (0..self.zspages.len()).map(|zspage| self.pages_of(zspage)).sum()
+    }
+
+    fn pages_of(&self, zspage: usize) -> usize {
+        let (mut pages, mut seen) = (0, 0);
+        let mut touch = |from: u64, to: u64| {
+            let (first, end) = ((from / PAGE).max(seen), to.div_ceil(PAGE));
+            pages += end.saturating_sub(first);
+            seen = seen.max(end);
+        };
+        let blocks = &self.zspages[zspage];
+        let mut end = 0;
+        let border = (!blocks.is_empty()).then_some((self.zspage_bytes, 0));
+        for (at, bytes) in blocks.iter().map(|(&at, &bytes)| (at, bytes)).chain(border) {
+            if at - end >= MIN_HOLE {
+                touch(end, end + HOLE_FRONT);
+                if at < self.zspage_bytes {
+                    touch(at - HOLE_END, at);
+                }
+            }
+            if bytes > 0 {
+                touch(at, at + bytes);
+            }
+            end = at + bytes;
+        }
+        pages as usize
     }
 
     /// The moves with which the oracle wins so many pages; those of the last zspage in proportion.
     /// `None` when it does not.
     #[must_use]
     pub fn least_moves(&self, pages: usize) -> Option<usize> {
-        let mut state = State::new(self);
+        [false, true].into_iter().filter_map(|ends| self.moves_to_win(pages, ends)).min()
+    }
+
+    fn moves_to_win(&self, pages: usize, ends: bool) -> Option<usize> {
+        let mut state = State::new(self, ends);
         let mut heap: BinaryHeap<(Gain, usize)> =
             (0..self.zspages.len()).map(|zspage| (Gain::MAX, zspage)).collect();
-        let (mut wanted, mut moves) = ((pages * PAGE_SIZE) as i64, 0);
-        while wanted > 0 {
+        let (wanted, mut won, mut moves) = (pages as i64, 0, 0);
+        while won < wanted {
             let (_, zspage) = heap.pop()?;
             let trial = state.empty(zspage);
             let gain = trial.gain();
@@ -76,23 +114,15 @@ impl Layout {
                 }
                 continue;
             }
-            let share = wanted.min(trial.won) as usize;
-            moves += (trial.moves.len() * share).div_ceil(trial.won as usize);
-            wanted -= trial.won;
+            let before = won;
+            won = state.won_of_old - state.pages_of_fresh();
+            let (share, all) = ((wanted - before).min(won - before), won - before);
+            let count = trial.moves.len();
+            moves +=
+                if share < all { (count * share as usize).div_ceil(all as usize) } else { count };
         }
         Some(moves)
     }
-}
-
-fn pages_of(blocks: &BTreeMap<u64, u64>) -> usize {
-    let mut pages = 0;
-    let mut seen = 0;
-    for (at, bytes) in blocks {
-        let (first, end) = ((at / PAGE).max(seen), (at + bytes).div_ceil(PAGE));
-        pages += end.saturating_sub(first);
-        seen = seen.max(end);
-    }
-    pages as usize
 }
 
 /// What the oracle has made of a layout.
@@ -101,6 +131,10 @@ struct State {
     holes: BTreeSet<Hole>,
     /// Zspages from this one on are fresh.
     fresh: usize,
+    /// Pages of the others that are not needed any more.
+    won_of_old: i64,
+    /// Whether what a fresh zspage will leave at its end counts as filled.
+    ends: bool,
 }
 
 /// A zspage that was emptied.
@@ -111,7 +145,9 @@ struct Trial {
     moves: Vec<(Hole, u64)>,
     /// Zspages there were before.
     zspages: usize,
-    /// Bytes.
+    /// Pages of zspages that are not fresh.
+    won_of_old: i64,
+    /// Bytes that count as won.
     won: i64,
 }
 
@@ -123,9 +159,9 @@ impl Trial {
 }
 
 impl State {
-    fn new(layout: &Layout) -> Self {
+    fn new(layout: &Layout, ends: bool) -> Self {
         let (layout, fresh) = (layout.clone(), layout.zspages.len());
-        let mut state = Self { layout, holes: BTreeSet::new(), fresh };
+        let mut state = Self { layout, holes: BTreeSet::new(), fresh, won_of_old: 0, ends };
         (0..fresh).for_each(|zspage| state.holes.extend(state.holes_of(zspage)));
         state
     }
@@ -144,20 +180,36 @@ impl State {
             self.holes.remove(&hole);
         }
         let zspages = self.layout.zspages.len();
+        let won_of_old = self.layout.pages_of(zspage) as i64;
         let blocks = std::mem::take(&mut self.layout.zspages[zspage]);
-        let won = (pages_of(&blocks) * PAGE_SIZE) as i64;
-        let mut trial = Trial { zspage, blocks, moves: Vec::new(), zspages, won };
+        let mut trial = Trial { zspage, blocks, moves: Vec::new(), zspages, won_of_old, won: 0 };
         let mut sizes: Vec<u64> = trial.blocks.values().copied().collect();
         sizes.sort_unstable();
-        for bytes in sizes.into_iter().rev() {
+        let mut fresh = 0;
+        for &bytes in sizes.iter().rev() {
             let hole = self.best(bytes);
             self.holes.remove(&hole);
             self.holes.extend(rest(hole, bytes));
             self.layout.zspages[hole.1].insert(hole.2, bytes);
-            trial.won -= self.cost(hole, bytes) as i64;
+            if hole.1 < self.fresh {
+                trial.won_of_old -= self.newly_backed(hole, bytes) as i64;
+            } else {
+                fresh += bytes;
+            }
             trial.moves.push((hole, bytes));
         }
+        if self.ends {
+            fresh += fresh * mean(&sizes) / END_PART / self.layout.zspage_bytes;
+        }
+        trial.won = trial.won_of_old * PAGE as i64 - fresh as i64;
+        self.won_of_old += trial.won_of_old;
         trial
+    }
+
+    /// Pages of fresh zspages.
+    fn pages_of_fresh(&self) -> i64 {
+        let fresh = self.fresh..self.layout.zspages.len();
+        fresh.map(|zspage| self.layout.pages_of(zspage)).sum::<usize>() as i64
     }
 
     /// The hole that fits best, in a fresh zspage if need be.
@@ -168,12 +220,18 @@ impl State {
         })
     }
 
-    /// Bytes that a block costs at the front of a hole.
-    fn cost(&self, hole: Hole, block: u64) -> u64 {
-        if hole.1 < self.fresh { newly_backed(hole, block) * PAGE } else { block }
+    /// Pages to be backed when there is a block at the front of a hole.
+    fn newly_backed(&self, (bytes, _, at): Hole, block: u64) -> u64 {
+        let end = at + bytes;
+        let last = if end < self.layout.zspage_bytes { end - HOLE_END } else { end };
+        let vacant = (at + HOLE_FRONT).div_ceil(PAGE)..last / PAGE;
+        let is_hole = bytes - block >= MIN_HOLE;
+        let needed = if is_hole { (at + block + HOLE_FRONT).div_ceil(PAGE) } else { vacant.end };
+        needed.min(vacant.end).saturating_sub(vacant.start)
     }
 
     fn undo(&mut self, trial: Trial) {
+        self.won_of_old -= trial.won_of_old;
         for (hole, bytes) in trial.moves.into_iter().rev() {
             self.layout.zspages[hole.1].remove(&hole.2);
             if let Some(rest) = rest(hole, bytes) {
@@ -196,11 +254,8 @@ fn rest((bytes, zspage, at): Hole, block: u64) -> Option<Hole> {
     (rest.0 >= MIN_HOLE).then_some(rest)
 }
 
-/// Pages that no block touched before there was one at the front of the hole.
-fn newly_backed((bytes, _, at): Hole, block: u64) -> u64 {
-    let vacant = at.div_ceil(PAGE)..(at + bytes) / PAGE;
-    let end = (at + block).div_ceil(PAGE).min(vacant.end);
-    end.saturating_sub(vacant.start)
+fn mean(sizes: &[u64]) -> u64 {
+    sizes.iter().sum::<u64>().checked_div(sizes.len() as u64).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -216,9 +271,10 @@ mod tests {
         let small = (0..4).map(|n| (n * 2048, 2048));
         let large = (0..2).map(|n| (ZSPAGE + n * 4096, 4096));
         let layout = Layout::new(ZSPAGE, small.chain(large));
-        assert_eq!(layout.pages(), 4);
+        assert_eq!(layout.pages(), 6, "one in each for the tags of the hole behind the objects");
         assert_eq!(layout.least_moves(0), Some(0));
-        assert_eq!(layout.least_moves(1), None, "there is no waste");
+        assert_eq!(layout.least_moves(2), Some(2), "the large ones");
+        assert_eq!(layout.least_moves(3), None, "there is no waste then");
 
         // A quarter of a page is left in each: with 6 moves two zspages of 4 pages become one of 6.
         let blocks = |zspage: usize, n: usize| {
@@ -253,11 +309,11 @@ mod tests {
                 .collect();
             let layout =
                 Layout::new(ZSPAGE, blocks.iter().map(|(&at, &bytes)| (at, bytes)));
-            let (mut state, count) = (State::new(&layout), layout.zspages.len());
+            let (mut state, count) = (State::new(&layout, false), layout.zspages.len());
             let used = |layout: &Layout| {
-                let (old, fresh) = layout.zspages.split_at(count);
-                let pages: usize = old.iter().map(pages_of).sum();
-                (pages * PAGE_SIZE) as i64 + fresh.iter().flat_map(|z| z.values()).sum::<u64>() as i64
+                let pages: usize = (0..count).map(|zspage| layout.pages_of(zspage)).sum();
+                let fresh = layout.zspages[count..].iter().flat_map(|zspage| zspage.values());
+                (pages * PAGE_SIZE) as i64 + fresh.sum::<u64>() as i64
             };
             for (zspage, keep) in order {
                 if zspage >= count {
@@ -266,6 +322,8 @@ mod tests {
                 let (before, holes) = (state.layout.clone(), state.holes.clone());
                 let trial = state.empty(zspage);
                 prop_assert_eq!(trial.won, used(&before) - used(&state.layout));
+                let won = state.won_of_old - state.pages_of_fresh();
+                prop_assert_eq!(won, layout.pages() as i64 - state.layout.pages() as i64);
                 if !keep {
                     state.undo(trial);
                     prop_assert_eq!(&state.layout.zspages, &before.zspages);

@@ -1,12 +1,13 @@
 //! Compaction: the zspage that wins most by a move is emptied into the holes of the others.
 //!
 //! Which one that is depends on which of its objects will find holes. Who calls for compaction has time for a
-//! trial: each zspage that may be worth it is walked, and its blocks look for holes without being moved. Others
-//! guess by what a zspage wastes.
+//! trial ([`trial`](super::trial)): each zspage that may be worth it is walked, and its blocks look for holes without
+//! being moved. Others guess by what a zspage wastes.
 //!
 //! Nothing new is put into this *victim*: its holes leave the bins. Its objects are moved one by one,
 //! best fit; pages come free as holes close, and in the end the zspage goes back. An object that
-//! somebody reads stays, and then the victim's holes return to the bins.
+//! somebody reads stays, and then the victim's holes return to the bins. After a trial the largest objects are moved
+//! first, as it tried them: what is small finds a hole later, too.
 //!
 //! When only holes are left that fit nothing, emptying a zspage is copying it to a fresh one, densely:
 //! still worth it, but dearer the less is wasted. So zspages are emptied in rounds, and a round
@@ -18,29 +19,20 @@
 //! finds a hole, costs nothing more.
 #![allow(unsafe_code)] // copies objects in raw memory
 
+use super::trial::TRIED;
 use super::{HOLE, Held, INDEX, Reach, Run, block_words};
-use crate::Arena;
-use crate::bins::{bin_of, fitting_bin};
 use crate::ground::PAGE_WORDS;
 use crate::handles::{NIL, Object, Word};
 use crate::zspages::Kind;
+use crate::{AllocError, Arena, MOVES_AT_ONCE};
 use octavo_page::sync::atomic::Ordering;
 
 /// Descriptors looked at to choose a zspage to empty, under one hold of the lock.
 const LOOK_ZSPAGES: u32 = 4096;
-/// And blocks tried.
-const LOOK_BLOCKS: usize = 256;
 /// Blocks tried in the time that a move takes, or nearly.
 const BLOCKS_A_MOVE: usize = 4;
-/// Bins in which a block that is tried looks for a hole, and holes looked at in each.
-const LOOK_BINS: usize = 8;
-const LOOK_HOLES: usize = 8;
-/// Holes that the blocks of a zspage take at most, when it is tried.
-const TAKEN: usize = 128;
-/// Holes in bins up to this one have no page inside that is not backed.
-const LAST_BIN: usize = bin_of(PAGE_WORDS);
 /// Trying a zspage may show that it wins so many times what it wastes: most blocks find holes.
-const HOPE: u32 = 8;
+const HOPE: u32 = 32;
 /// Words that a move has to win in the first sweep; in each other less by a part.
 const FIRST_BAR: u32 = PAGE_WORDS;
 const BAR_PART: u32 = 16;
@@ -55,7 +47,7 @@ const PAID: usize = 16;
 const ROUND: u32 = 8;
 
 /// For what there is compaction. Each rests by itself: what is not worth it to one may be to the other.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Why {
     /// Somebody asked for it.
     Asked,
@@ -69,7 +61,7 @@ impl Why {
     /// Words that emptying a zspage is to win by a move, to be worth it: a page may cost so many moves.
     const fn least(self) -> u32 {
         let moves = match self {
-            Self::Asked => 32,
+            Self::Asked => 16,
             Self::Owed => 512,
             Self::Beside => 8,
         };
@@ -127,32 +119,6 @@ enum Choice {
     Later,
     /// None is worth it.
     Nothing,
-}
-
-/// Holes that blocks of a zspage would go to.
-struct Taken {
-    holes: [u32; TAKEN],
-    count: usize,
-}
-
-impl Taken {
-    const fn new() -> Self {
-        Self { holes: [0; TAKEN], count: 0 }
-    }
-
-    fn has(&self, hole: u32) -> bool {
-        self.holes[..self.count].contains(&hole)
-    }
-
-    fn is_full(&self) -> bool {
-        self.count == TAKEN
-    }
-
-    /// There is room.
-    fn put(&mut self, hole: u32) {
-        self.holes[self.count] = hole;
-        self.count += 1;
-    }
 }
 
 impl Step {
@@ -301,7 +267,7 @@ impl<A: Arena> Held<'_, A> {
     /// Looks on for a zspage whose turn it is, with what it wins by a move; not for long.
     fn choose_by_trial(&mut self, least: u32, tried: &mut usize) -> Choice {
         let zspages = &self.ground.zspages;
-        let (mut sweep, enough) = (self.lane.sweep, *tried + LOOK_BLOCKS);
+        let (mut sweep, enough) = (self.lane.sweep, *tried + TRIED);
         let mut choice = Choice::Later;
         for _ in 0..LOOK_ZSPAGES {
             if sweep.left == 0 {
@@ -357,61 +323,6 @@ impl<A: Arena> Held<'_, A> {
         let zspages = &self.ground.zspages;
         let waste = (zspages.pages(zspage) * PAGE_WORDS).saturating_sub(zspages.fill(zspage));
         waste * HOPE >= zspages.blocks(zspage) * least
-    }
-
-    /// Words that emptying a zspage wins by a move, none when that is less than `least`. Tries it, and moves
-    /// nothing: what finds a hole elsewhere costs nothing, and what does not as much as it takes in a fresh
-    /// zspage. Adds up the blocks tried.
-    pub(crate) fn gain(&self, zspage: u32, least: u32, tried: &mut usize) -> u32 {
-        let zspages = &self.ground.zspages;
-        let (blocks, mut won) = (zspages.blocks(zspage), zspages.pages(zspage) * PAGE_WORDS);
-        let (whole, mut taken) = (self.whole(zspage), Taken::new());
-        let (mut at, mut untried, enough) = (whole.at, zspages.fill(zspage), *tried + LOOK_BLOCKS);
-        while at - whole.at < whole.words && won >= blocks * least {
-            if self.tag(at) & HOLE != 0 {
-                at = self.hole(at).end();
-                continue;
-            }
-            if taken.is_full() || *tried == enough {
-                // Its lane's lock is held meanwhile: of very many the rest counts as finding no hole.
-                won = won.saturating_sub(untried);
-                break;
-            }
-            let (word, block) = self.named(at);
-            let words = block_words(word.object().len);
-            *tried += 1;
-            untried -= words;
-            if !self.finds_hole(words, zspage, &mut taken) {
-                won = won.saturating_sub(words);
-            }
-            at = block.end();
-        }
-        if won >= blocks * least { won / blocks } else { 0 }
-    }
-
-    /// Whether there is a hole for a block in another zspage, apart from those that were `taken`; takes it.
-    /// One that has pages to be backed does not count, as what these cost is as much as in a fresh zspage.
-    fn finds_hole(&self, words: u32, zspage: u32, taken: &mut Taken) -> bool {
-        let mut bin = fitting_bin(words);
-        for _ in 0..LOOK_BINS {
-            let Some(filled) = self.lane.bins.next_filled(bin).filter(|&bin| bin <= LAST_BIN)
-            else {
-                return false;
-            };
-            let mut at = self.lane.bins.head(filled);
-            for _ in 0..LOOK_HOLES {
-                if at == NIL {
-                    break;
-                }
-                if self.ground.shape.zspage_of(at) != zspage && !taken.has(at) {
-                    taken.put(at);
-                    return true;
-                }
-                at = self.tag(at + 1);
-            }
-            bin = filled + 1;
-        }
-        false
     }
 
     /// Lets go of a zspage that is not empty yet.
@@ -473,38 +384,71 @@ impl<A: Arena> Held<'_, A> {
         (word, self.block(at, word.object().len))
     }
 
+    /// Moves up to `moves` objects out of a zspage.
     fn evacuate(&mut self, victim: u32, moves: usize) -> Evacuated {
-        let whole = self.whole(victim);
-        let (mut at, mut moved) = (whole.at, 0);
+        let mut moved = 0;
+        loop {
+            let (next, count) = self.next_to_move(victim);
+            if count == 0 {
+                return Evacuated::End(moved);
+            }
+            for &(_, at) in &next[..count] {
+                if moved == moves {
+                    return Evacuated::Budget(moved);
+                }
+                let (word, block) = self.named(at);
+                if !self.relocate(word, block) {
+                    return Evacuated::End(moved);
+                }
+                moved += 1;
+                if self.release_block(block).is_none() {
+                    return Evacuated::End(moved);
+                }
+            }
+        }
+    }
+
+    /// Some blocks of a zspage that can be moved, each with its words and where it begins, and how many. After a trial
+    /// the largest ones, the largest first, otherwise the first ones.
+    fn next_to_move(&self, zspage: u32) -> ([(u32, u32); MOVES_AT_ONCE], usize) {
+        let (mut next, mut count) = ([(0, 0); MOVES_AT_ONCE], 0);
+        let by_size = self.lane.victim_for == Why::Asked;
+        let whole = self.whole(zspage);
+        let mut at = whole.at;
         while at - whole.at < whole.words {
             if self.tag(at) & HOLE != 0 {
                 at = self.hole(at).end();
                 continue;
             }
-            if moved == moves {
-                return Evacuated::Budget(moved);
-            }
             let (word, block) = self.named(at);
-            if !self.relocate(word, block) {
-                at = block.end();
-                continue;
+            let words = if by_size { block_words(word.object().len) } else { 0 };
+            let place = next[..count].partition_point(|&(other, _)| other >= words);
+            if word.movable().is_some() && place < MOVES_AT_ONCE {
+                count = MOVES_AT_ONCE.min(count + 1);
+                next[place..count].rotate_right(1);
+                next[place] = (words, at);
             }
-            moved += 1;
-            match self.release_block(block) {
-                Some(hole) => at = hole.end(),
-                None => break,
-            }
+            at = block.end();
         }
-        Evacuated::End(moved)
+        (next, count)
+    }
+
+    /// A place for a block that is moved: where its trial saw it, if there was one.
+    fn place_moved(&mut self, words: u32, index: u32) -> Result<u32, AllocError> {
+        if self.lane.victim_for != Why::Asked {
+            return self.place_packed(words, index, Reach::Grow);
+        }
+        let Some(hole) = self.find_for_move(words) else { return self.open(words, index) };
+        self.carve(hole, words, index, true)?;
+        Ok(hole.at + 1)
     }
 
     /// Copies a block's object elsewhere and says so in its handle. False when it has to stay.
     fn relocate(&mut self, word: Word, block: Run) -> bool {
         let index = self.tag(block.at) & INDEX;
         let Some(object) = word.movable() else { return false };
-        let Ok(place) = self.place_packed(block_words(object.len), index, Reach::Grow) else {
-            return false;
-        };
+        let words = block_words(object.len);
+        let Ok(place) = self.place_moved(words, index) else { return false };
         // SAFETY: this lane's lock keeps the old block from being released, even if its handle is
         // freed now; the new block was carved for it this moment.
         unsafe { self.ground.copy(object, place) };

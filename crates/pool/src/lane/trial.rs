@@ -1,0 +1,249 @@
+//! Trials: what emptying a zspage would win, found out without moving anything.
+//!
+//! Its blocks, the largest first as they are moved, look for their places with the very search that moves use. A
+//! *sketch* says how the holes differ from those in the bins by then:
+//!
+//! ```text
+//!   bins   ──► ▭ ▭ ▣ ▭ ...      ▣ taken by a block that was tried before: skipped
+//!   sketch ──► ▭ ▭              rests of those, and of fresh zspages: looked at first, the newest first, as
+//!                               they would be the heads of their lists
+//! ```
+//!
+//! So a trial finds the pages that would be backed for the moved, and wins no page that emptying does not. Only what
+//! goes to the end of a zspage, where no page is backed yet, is charged by its words: others share that page
+//! later, and without them hardly any zspage would win a page alone. Of more than [`TRIED`] blocks the others count
+//! as finding no hole.
+
+use super::{HOLE, HOLE_FRONT, Held, MIN_HOLE, Run, block_words, first_vacant};
+use crate::Arena;
+use crate::bins::bin_of;
+use crate::ground::PAGE_WORDS;
+use crate::handles::NIL;
+
+/// Blocks tried of one zspage: its lane's lock is held meanwhile.
+pub(crate) const TRIED: usize = 256;
+/// Holes looked at in the bin where some may be too small, and in one where all are large enough.
+const NEAR: usize = 8;
+const FAR: usize = 2;
+
+/// What is left of a hole.
+#[derive(Clone, Copy)]
+struct Rest {
+    run: Run,
+    /// Whether a block there is charged by its words, not by the pages that it needs.
+    by_words: bool,
+}
+
+/// How holes differ from those in the bins.
+struct Sketch {
+    /// Where the holes begin that were taken.
+    taken: [u32; TRIED],
+    taken_count: usize,
+    /// Oldest first.
+    rests: [Rest; TRIED],
+    rest_count: usize,
+}
+
+/// All holes are as they are in the bins.
+static UNCHANGED: Sketch = Sketch::new();
+
+/// A place for a block.
+enum Found {
+    /// A hole in the bins.
+    Hole(Run),
+    /// A rest, by its number.
+    Rest(usize),
+}
+
+impl Sketch {
+    const fn new() -> Self {
+        let none = Rest { run: Run { at: 0, words: 0 }, by_words: false };
+        Self { taken: [0; TRIED], taken_count: 0, rests: [none; TRIED], rest_count: 0 }
+    }
+
+    fn rests(&self) -> &[Rest] {
+        &self.rests[..self.rest_count]
+    }
+
+    fn has_taken(&self, hole: u32) -> bool {
+        self.taken[..self.taken_count].contains(&hole)
+    }
+
+    /// There is room: each block takes one hole at most.
+    fn take(&mut self, hole: u32) {
+        self.taken[self.taken_count] = hole;
+        self.taken_count += 1;
+    }
+
+    fn put_rest(&mut self, rest: Rest) {
+        self.rests[self.rest_count] = rest;
+        self.rest_count += 1;
+    }
+
+    fn take_rest(&mut self, number: usize) -> Rest {
+        let rest = self.rests[number];
+        self.rests.copy_within(number + 1..self.rest_count, number);
+        self.rest_count -= 1;
+        rest
+    }
+
+    /// The first bin from `from` on that a rest would be in.
+    fn next_filled(&self, from: usize) -> Option<usize> {
+        let bins = self.rests().iter().map(|rest| bin_of(rest.run.words));
+        bins.filter(|&bin| bin >= from).min()
+    }
+}
+
+/// The best of some holes that are looked at one by one.
+struct Best {
+    found: Option<Found>,
+    words: u32,
+    left: usize,
+}
+
+impl Best {
+    const fn of(most: usize) -> Self {
+        Self { found: None, words: u32::MAX, left: most }
+    }
+
+    fn look(&mut self, found: Found, words: u32, least: u32) {
+        self.left -= 1;
+        if words >= least && words < self.words {
+            (self.found, self.words) = (Some(found), words);
+        }
+    }
+
+    /// Whether there is nothing better to be found for `least` words, or enough was looked at.
+    const fn is_done(&self, least: u32) -> bool {
+        self.left == 0 || self.words == least
+    }
+}
+
+impl<A: Arena> Held<'_, A> {
+    /// The hole for a block that is moved.
+    pub(super) fn find_for_move(&self, words: u32) -> Option<Run> {
+        match self.search(words, NIL, &UNCHANGED)? {
+            Found::Hole(hole) => Some(hole),
+            Found::Rest(_) => None,
+        }
+    }
+
+    /// Words that emptying a zspage wins by a move, none when that is less than `least`. Adds up the blocks tried.
+    pub(crate) fn gain(&self, zspage: u32, least: u32, tried: &mut usize) -> u32 {
+        let zspages = &self.ground.zspages;
+        let (blocks, mut untried) = (zspages.blocks(zspage), zspages.fill(zspage));
+        let mut won = zspages.pages(zspage) * PAGE_WORDS;
+        let (mut sizes, mut sketch) = ([0; TRIED], Sketch::new());
+        let sizes = self.sizes(zspage, &mut sizes);
+        // Nothing smaller is placed in what is left of a hole.
+        let smallest = sizes.last().copied().unwrap_or(0);
+        for &words in sizes {
+            if won < blocks * least {
+                return 0;
+            }
+            *tried += 1;
+            untried -= words;
+            let cost = self.sketch_block(words, zspage, smallest, &mut sketch);
+            won = won.saturating_sub(cost);
+        }
+        won = won.saturating_sub(untried);
+        if won >= blocks * least { won / blocks } else { 0 }
+    }
+
+    /// The words of a zspage's first blocks, the largest first.
+    fn sizes<'s>(&self, zspage: u32, sizes: &'s mut [u32; TRIED]) -> &'s [u32] {
+        let (whole, mut count) = (self.whole(zspage), 0);
+        let mut at = whole.at;
+        while at - whole.at < whole.words && count < TRIED {
+            if self.tag(at) & HOLE != 0 {
+                at = self.hole(at).end();
+                continue;
+            }
+            let (word, block) = self.named(at);
+            sizes[count] = block_words(word.object().len);
+            count += 1;
+            at = block.end();
+        }
+        let sizes = &mut sizes[..count];
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        sizes
+    }
+
+    /// Sketches that a block of `zspage` goes to its place; the words that this costs. Rests in smaller bins than
+    /// a block of `smallest` words are nobody's place.
+    fn sketch_block(&self, words: u32, zspage: u32, smallest: u32, sketch: &mut Sketch) -> u32 {
+        let found = self.search(words, zspage, sketch);
+        // The tags of what is left of the end of a zspage may need one more page than its blocks.
+        let tags = if matches!(found, Some(Found::Rest(_))) { 0 } else { HOLE_FRONT };
+        let Rest { run, by_words } = match found {
+            Some(Found::Rest(number)) => sketch.take_rest(number),
+            Some(Found::Hole(hole)) => {
+                sketch.take(hole.at);
+                let is_end = self.ground.shape.is_border(hole.end());
+                Rest { run: hole, by_words: is_end && !self.vacant(hole).is_empty() }
+            }
+            // Where a fresh one lies makes no difference.
+            None => Rest { run: self.whole(0), by_words: true },
+        };
+        let rest = Run { at: run.at + words, words: run.words - words };
+        if rest.words >= MIN_HOLE && bin_of(rest.words) >= bin_of(smallest) {
+            sketch.put_rest(Rest { run: rest, by_words });
+        }
+        if by_words { words + tags } else { self.newly_backed(run, rest) * PAGE_WORDS }
+    }
+
+    /// Pages to be backed so that of a hole only `rest` is left.
+    fn newly_backed(&self, hole: Run, rest: Run) -> u32 {
+        let vacant = self.vacant(hole);
+        let is_hole = rest.words >= MIN_HOLE;
+        let end = if is_hole { first_vacant(rest).min(vacant.end) } else { vacant.end };
+        end.saturating_sub(vacant.start)
+    }
+
+    /// The place for a block: of some holes of its bin that which fits best, else of the next bin that has any. None
+    /// in `zspage`.
+    fn search(&self, words: u32, zspage: u32, sketch: &Sketch) -> Option<Found> {
+        let near = bin_of(words);
+        let (mut bin, mut look) = (near, NEAR);
+        loop {
+            let (hole, rest) = (self.lane.bins.next_filled(bin), sketch.next_filled(bin));
+            bin = hole.into_iter().chain(rest).min()?;
+            if bin > near {
+                look = FAR;
+            }
+            let found = self.search_bin(bin, words, look, zspage, sketch);
+            if found.is_some() {
+                return found;
+            }
+            bin += 1;
+        }
+    }
+
+    fn search_bin(
+        &self,
+        bin: usize,
+        words: u32,
+        look: usize,
+        zspage: u32,
+        sketch: &Sketch,
+    ) -> Option<Found> {
+        let mut best = Best::of(look);
+        for (number, rest) in sketch.rests().iter().enumerate().rev() {
+            if best.is_done(words) {
+                break;
+            }
+            if bin_of(rest.run.words) == bin {
+                best.look(Found::Rest(number), rest.run.words, words);
+            }
+        }
+        let mut at = self.lane.bins.head(bin);
+        while at != NIL && !best.is_done(words) {
+            if self.ground.shape.zspage_of(at) != zspage && !sketch.has_taken(at) {
+                let hole = self.hole(at);
+                best.look(Found::Hole(hole), hole.words, words);
+            }
+            at = self.tag(at + 1);
+        }
+        best.found
+    }
+}
