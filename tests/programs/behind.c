@@ -47,39 +47,35 @@ static bool is_away(const struct place *place) {
     return mincore(place->at, place->pages * PAGE, there) == 0 && !memchr(there, 1, place->pages);
 }
 
+/* Writes memory until each place has been away, or the time is over. */
+static void write_until_away(char *memory, size_t size, const struct place *places, bool *away, int n, double end) {
+    for (int pass = 0, left = n; left > 0 && (pass == 0 || seconds() < end); pass++) {
+        for (size_t page = 0; page < size / PAGE; page++)
+            fill_page(memory + page * PAGE, page + (size_t)pass);
+        left = 0;
+        for (int i = 0; i < n; i++)
+            left += !(away[i] |= is_away(&places[i]));
+    }
+}
+
 int main(int argc, char **argv) {
     size_t size = size_argument(argc, argv, 1);
     struct place places[PLACES];
-    bool managed = false;
+    bool managed = false, away[PLACES] = {false};
     int n = take(places, &managed);
     if (n == 0)
         return 2;
     for (int i = 0; i < n; i++)
         for (size_t page = 0; page < places[i].pages; page++)
-            for (unsigned w = 0; w < PAGE / 8; w++)
-                ((uint64_t *)(places[i].at + page * PAGE))[w] = page_word(id(i, page), w);
-    char *memory = map(size, 0);
-    bool away[PLACES] = {false};
-    double end = seconds() + (managed ? PATIENCE_S : 0);
-    for (int pass = 0, left = n; left > 0 && (pass == 0 || seconds() < end); pass++) {
-        for (size_t page = 0; page < size / PAGE; page++)
-            for (unsigned w = 0; w < PAGE / 8; w++)
-                ((uint64_t *)(memory + page * PAGE))[w] = page_word(page + (size_t)pass, w);
-        left = 0;
-        for (int i = 0; i < n; i++)
-            left += !(away[i] |= is_away(&places[i]));
-    }
+            fill_page(places[i].at + page * PAGE, id(i, page));
+    write_until_away(map(size, 0), size, places, away, n, seconds() + (managed ? PATIENCE_S : 0));
     for (int i = 0; i < n; i++) {
         if (managed && !away[i]) {
             printf("what is at %p never left memory\n", (void *)places[i].at);
             return 1;
         }
         for (size_t page = 0; page < places[i].pages; page++)
-            for (unsigned w = 0; w < PAGE / 8; w++) {
-                uint64_t *at = (uint64_t *)(places[i].at + page * PAGE) + w;
-                if (*at != page_word(id(i, page), w))
-                    wrong(at, page_word(id(i, page), w), *at);
-            }
+            check_page(places[i].at + page * PAGE, id(i, page));
     }
     puts("all of it can leave memory, and is the same");
     return 0;

@@ -59,6 +59,20 @@ static inline _Noreturn void wrong(const void *at, uint64_t expected, uint64_t f
     exit(1);
 }
 
+/* Writes all words of a page. */
+static inline void fill_page(char *page, uint64_t id) {
+    for (unsigned i = 0; i < PAGE / 8; i++)
+        ((uint64_t *)page)[i] = page_word(id, i);
+}
+
+/* Whether it still has them; else that is the end. */
+static inline void check_page(const char *page, uint64_t id) {
+    const uint64_t *w = (const uint64_t *)page;
+    for (unsigned i = 0; i < PAGE / 8; i++)
+        if (w[i] != page_word(id, i))
+            wrong(&w[i], page_word(id, i), w[i]);
+}
+
 /* How many mappings there are. */
 static inline unsigned mappings(void) {
     FILE *f = fopen("/proc/self/maps", "re");

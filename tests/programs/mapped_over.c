@@ -4,19 +4,6 @@
  * page behind: their number at the end is told on stderr ("mappings N"), for the runner to compare. */
 #include "common.h"
 
-static void fill(char *page, uint64_t id) {
-    uint64_t *w = (uint64_t *)page;
-    for (unsigned i = 0; i < PAGE / 8; i++)
-        w[i] = page_word(id, i);
-}
-
-static void check(const char *page, uint64_t id) {
-    const uint64_t *w = (const uint64_t *)page;
-    for (unsigned i = 0; i < PAGE / 8; i++)
-        if (w[i] != page_word(id, i))
-            wrong(&w[i], page_word(id, i), w[i]);
-}
-
 static void check_zeros(const char *page) {
     const uint64_t *w = (const uint64_t *)page;
     for (unsigned i = 0; i < PAGE / 8; i++)
@@ -42,7 +29,7 @@ static void every_second_page_anew(char *all, size_t pages) {
     for (size_t n = 0; n < pages; n += 2) {
         char *page = anew(all + n * PAGE, MAP_FIXED);
         check_zeros(page);
-        fill(page, n + pages);
+        fill_page(page, n + pages);
     }
 }
 
@@ -57,7 +44,7 @@ static void holes_are_filled(char *all, size_t pages) {
         char *page = anew(NULL, 0);
         check_zeros(page);
         size_t n = (size_t)(page - all) / PAGE;
-        fill(page, n + 2 * pages);
+        fill_page(page, n + 2 * pages);
         left -= page >= all && n < pages; /* elsewhere there may be holes too */
     }
 }
@@ -69,7 +56,7 @@ static void the_whole_moves(char *all, size_t pages) {
         exit(2);
     }
     for (size_t n = 0; n < pages; n++)
-        check(moved + n * PAGE, id_of(n, pages));
+        check_page(moved + n * PAGE, id_of(n, pages));
     check_zeros(moved + pages * PAGE);
 }
 
@@ -77,7 +64,7 @@ int main(int argc, char **argv) {
     size_t pages = size_argument(argc, argv, 1) / PAGE;
     char *all = map(pages * PAGE, 0);
     for (size_t n = 0; n < pages; n++)
-        fill(all + n * PAGE, n);
+        fill_page(all + n * PAGE, n);
     double begin = seconds();
     every_second_page_anew(all, pages);
     double anew_s = seconds();
