@@ -35,6 +35,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Who asks for memory to be registered waits this long while changes keep coming that are still to be told.
 const PATIENCE_WITH_CHANGES: Duration = Duration::from_millis(50);
 
+/// More than this over the limit is said at once where nothing can be evicted; less may pass, and the keeper says it
+/// where it lasts.
+const AT_ONCE: ByteSize = ByteSize::mib(16);
+
 /// The keeper has this long to end a job that is over its limit.
 const PATIENCE_FOR_KEEPER: Duration = Duration::from_millis(200);
 
@@ -233,12 +237,12 @@ impl<'a> Watch<'a> {
         *data += pages - anew;
     }
 
-    /// Says once that the limit is exceeded, or ends a strict job.
+    /// Says once that the limit is exceeded by far, or ends a strict job.
     fn say_exceeded(&mut self) {
         let ledger = self.pager.ledger;
         let exceeded = ledger.over() * PAGE_SIZE as u64;
         let limit = self.pager.config.limit;
-        if exceeded < ByteSize::mib(1).bytes()
+        if exceeded < AT_ONCE.bytes()
             || !self.pager.is_stuck()
             || !ledger.says_first(Once::Exceeded)
         {
