@@ -481,8 +481,9 @@ impl Pager {
         self.keep_takeable(&mut pick, takes_shared);
         let mut next = 0;
         while let Some(run) = pick.run_from(next) {
-            memory::unshare(pick.address(run.start)..pick.address(run.end));
-            self.owned.add(run.len() as u64);
+            if memory::unshare(pick.address(run.start)..pick.address(run.end)).is_ok() {
+                self.owned.add(run.len() as u64);
+            }
             next = run.end;
         }
         self.sweep.lock().unshares = Unshares::Done;

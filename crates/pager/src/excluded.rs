@@ -29,7 +29,7 @@ impl Excluded {
         let theirs = object.map_or(start, |object| object.end)..end;
         let apart = |object: &Span| object.end <= theirs.start || theirs.end <= object.start;
         let can_be = mapping.manageable
-            && !memory::is_ours(start)
+            && !memory::is_ours(theirs.start)
             && !theirs.contains(&self.stack)
             && self.objects.iter().all(apart);
         (can_be && !theirs.is_empty()).then_some(theirs)

@@ -23,13 +23,14 @@ use core::time::Duration;
 use octavo_ledger::{Ledger, Member};
 use octavo_page::PAGE_SIZE;
 use octavo_page::sync::Mutex;
-use octavo_page::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use octavo_page::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use octavo_sys::file::Fd;
 use octavo_sys::proc::{self, Rollup, Stat};
 use octavo_sys::{Result, task};
 
-/// Whether the program may have pages that another process has too.
-static SHARES: AtomicBool = AtomicBool::new(false);
+/// How often pages became two processes' since the kernel said that hardly any are; 0 when none may be. Only the
+/// watch sets it to 0, and only where no fork came since it asked.
+static SHARES: AtomicU32 = AtomicU32::new(0);
 
 /// Forks after which the child is to count its part.
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -53,7 +54,7 @@ pub(crate) static TELLING: Mutex<()> = Mutex::new(());
 /// Whether the program may have pages that another process has too.
 #[must_use]
 pub fn shares() -> bool {
-    SHARES.load(Ordering::Relaxed)
+    SHARES.load(Ordering::Relaxed) > 0
 }
 
 /// Pages that this process has together with others.
@@ -73,7 +74,7 @@ pub(crate) fn shared() -> Option<Shared> {
 
 /// Notes that a fork has made pages be two processes', which are all counted here so far.
 pub(crate) fn note_shared() {
-    SHARES.store(true, Ordering::Release);
+    SHARES.fetch_add(1, Ordering::Release);
 }
 
 /// As [`note_shared`]; [`note_come`] follows.
@@ -103,6 +104,7 @@ pub(crate) fn note_come() {
 pub(crate) fn be_child() {
     FORKS.store(1, Ordering::Relaxed);
     COME.store(1, Ordering::Relaxed);
+    PENDING_FORKS.store(0, Ordering::Relaxed);
     note_shared();
 }
 
@@ -266,6 +268,7 @@ impl Sharing {
     }
 
     fn look(&mut self, resident: u64, now: Changes) -> i64 {
+        let shares = SHARES.load(Ordering::Acquire);
         let (come, forks) = (COME.load(Ordering::Acquire), FORKS.load(Ordering::Relaxed));
         if core::mem::replace(&mut self.forks, forks) != forks {
             self.estimate.fork(resident as i64, now);
@@ -277,6 +280,8 @@ impl Sharing {
         }
         if self.is_due(now)
             && let Some(Rollup { anonymous, part, shared }) = self.ask()
+            // A fork meanwhile may be in the answer, and is reckoned with by the next look.
+            && SHARES.load(Ordering::Relaxed) == shares
         {
             let elsewhere = anonymous.saturating_sub(part);
             let pages = |bytes: u64| bytes / PAGE_SIZE as u64;
@@ -287,7 +292,7 @@ impl Sharing {
             self.estimate.pending = 0;
             self.asked_left = now.left;
             if self.estimate.elsewhere < FEW as i64 {
-                SHARES.store(false, Ordering::Relaxed);
+                let _ = SHARES.compare_exchange(shares, 0, Ordering::Relaxed, Ordering::Relaxed);
             }
         }
         self.estimate.at(now)

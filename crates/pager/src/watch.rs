@@ -100,6 +100,7 @@ impl<'a> Watch<'a> {
         let end = task::now() + time;
         loop {
             if !mapped::ASKS.is_any() {
+                self.unsettled = None; // who asked may have gone on
                 pause(end.saturating_sub(task::now()));
                 if !mapped::ASKS.is_any() {
                     return;
@@ -204,9 +205,6 @@ impl<'a> Watch<'a> {
     /// mappings are listed.
     fn register_asked(&mut self) {
         mapped::ASKS.answer(|address| self.register_at(address), task::futex_wake);
-        if !mapped::ASKS.is_any() {
-            self.unsettled = None;
-        }
     }
 
     /// Registers the mapping that has `address`; false when that is worth another try.
@@ -221,7 +219,10 @@ impl<'a> Watch<'a> {
                 self.unsettled = None;
                 true
             }
-            Managed::Unchanged => true,
+            Managed::Unchanged => {
+                self.unsettled = None;
+                true
+            }
             Managed::Later => {
                 let since = *self.unsettled.get_or_insert_with(task::now);
                 task::now().saturating_sub(since) > PATIENCE_WITH_CHANGES

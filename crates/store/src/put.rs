@@ -484,7 +484,7 @@ impl<A: Arena, D: Device> Store<A, D> {
         let mut row = Row::default();
         let mut at = 0;
         for (n, folio) in round.folios.iter().enumerate() {
-            let order = Order::of_pages(folio.len() / PAGE_SIZE).unwrap_or(Order::PAGE);
+            let order = order_of(folio, round.how);
             if round.is_refused(n) {
                 tally.count_refused(order.pages(), round.results[n]);
             } else {

@@ -407,10 +407,13 @@ pub unsafe fn own(address: usize) {
 
 /// Has every page of `span` be this address space's own and present, as if it had been written, with
 /// the contents it has: after a fork pages are shared until then. Waits where a page is missing and a
-/// userfaultfd answers for it. Without effect where `span` cannot be written.
-pub fn unshare(span: Range<usize>) {
+/// userfaultfd answers for it.
+///
+/// # Errors
+/// As of `madvise(2)`, where `span` cannot be written or is not mapped: then a part of it may be as it was.
+pub fn unshare(span: Range<usize>) -> Result<()> {
     // SAFETY: no content changes, and nothing is mapped or unmapped.
-    let _ = unsafe { syscall!(Sysno::madvise, span.start, span.len(), advice::POPULATE_WRITE) };
+    unsafe { syscall!(Sysno::madvise, span.start, span.len(), advice::POPULATE_WRITE) }.map(drop)
 }
 
 /// Advices of `madvise(2)`.

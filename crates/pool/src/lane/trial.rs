@@ -11,8 +11,9 @@
 //!
 //! So a trial finds the pages that would be backed for the moved, and wins no page that emptying does not. Only what
 //! goes to the end of a zspage, where no page is backed yet, is charged by its words: others share that page
-//! later, and without them hardly any zspage would win a page alone. Of more than [`TRIED`] blocks the others count
-//! as finding no hole.
+//! later, and without them hardly any zspage would win a page alone. Of more than [`TRIED`] blocks the first by their
+//! addresses are tried, and the others count as finding no hole; a block that is being read counts, though it is not
+//! moved: in both cases the gain is a guess.
 
 use super::{HOLE, HOLE_FRONT, Held, MIN_HOLE, Run, block_words, first_vacant};
 use crate::Arena;
