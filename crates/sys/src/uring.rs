@@ -7,6 +7,10 @@
 //! Memory that is registered is looked up and pinned once instead of at every write. Queues are
 //! mapped from the ring, not inherited by children, and unmapped at the end.
 //!
+//! A write is begun by a thread of the kernel's, aside: to hand it to the disk takes a processor as well, and under a
+//! hypervisor that may last as long as the copy that its side makes. The maker encrypts the next one meanwhile. The
+//! kernel makes at most four such threads a CPU; where it may make none, writes are begun by the maker.
+//!
 //! The well-known library for this, `io-uring`, takes `std`, maps by libc and tells errors by `errno`:
 //! nothing for tasks that have no thread-local storage, which make rings, too. What of it is needed
 //! here are three system calls and three structures.
@@ -149,6 +153,8 @@ pub struct Ring {
     params: Params,
     registered: Range<usize>,
     under_way: u32,
+    /// Whether writes are begun aside.
+    aside: bool,
 }
 
 impl Ring {
@@ -184,6 +190,7 @@ impl Ring {
             params,
             registered: 0..0,
             under_way: 0,
+            aside: true,
         })
     }
 
@@ -226,7 +233,7 @@ impl Ring {
         assert!(self.under_way < self.params.submissions, "more writes than the ring has entries");
         let mut entry = Submission {
             opcode: WRITE_GATHERED,
-            flags: 0,
+            flags: if self.aside { ASIDE } else { 0 },
             priority: 0,
             file: file.raw(),
             offset,
@@ -279,7 +286,7 @@ impl Ring {
     }
 
     /// A write that has ended: its tag, and how many bytes were written. `None` when there is none; with
-    /// `wait` only when none is under way.
+    /// `wait` only when none is under way. Of one that could not be begun the outcome is `EAGAIN`.
     ///
     /// # Errors
     /// As of `io_uring_enter(2)`, when the ring itself is gone: `EBADF` when somebody closed it.
@@ -289,7 +296,7 @@ impl Ring {
                 self.under_way -= 1;
                 let result = match completion.result {
                     n @ 0.. => Ok(n as usize),
-                    why => Err(Errno::new(-why)),
+                    why => Err(self.failure(Errno::new(-why))),
                 };
                 return Ok(Some((completion.tag, result)));
             }
@@ -301,6 +308,16 @@ impl Ring {
                 Err(why) => return Err(why),
             }
         }
+    }
+
+    /// What a write that failed comes to: where there was no thread to begin it, since its user has too many tasks
+    /// already, it is to be begun again.
+    fn failure(&mut self, why: Errno) -> Errno {
+        if why != Errno::ECANCELED {
+            return why;
+        }
+        self.aside = false;
+        Errno::EAGAIN
     }
 
     fn completion(&self) -> Option<Completion> {
@@ -326,5 +343,22 @@ impl Ring {
     }
 }
 
+/// `IOSQE_ASYNC`
+const ASIDE: u8 = 1 << 4;
+
 const WRITE_GATHERED: u8 = 2;
 const WRITE_REGISTERED: u8 = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_that_found_no_thread_is_begun_again_by_its_maker() {
+        let mut ring = Ring::new(1).expect("rings are allowed here");
+        assert_eq!(ring.failure(Errno::EIO), Errno::EIO);
+        assert!(ring.aside);
+        assert_eq!(ring.failure(Errno::ECANCELED), Errno::EAGAIN);
+        assert!(!ring.aside);
+    }
+}
