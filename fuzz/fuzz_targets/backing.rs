@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use octavo_backing::Backing;
+use octavo_backing::{Backing, Reader};
 use octavo_fuzz::backing::{Disk, Mishap, Model, SECTOR, config, member, pass, small};
 use octavo_sys::Errno;
 
@@ -48,7 +48,7 @@ fuzz_target!(|steps: Vec<Step>| {
     let disk = Disk::new(SEGMENTS * small().segment_bytes(), 1);
     let backing = Backing::new(vec![member(disk.clone(), 0)], config(small())).expect("a backing");
     let model = Model::default();
-    let mut reader = backing.reader();
+    let mut reader = Reader::default();
     for (version, step) in (0..).zip(steps.iter().take(60)) {
         match step {
             Step::Write { first, lens } => {

@@ -190,12 +190,6 @@ impl<D: Device> Backing<D> {
         })
     }
 
-    /// What a thread reads with: 368 KiB with usual sizes.
-    #[must_use]
-    pub fn reader(&self) -> Reader {
-        Reader::new(&self.geometry)
-    }
-
     /// The sizes it has.
     #[must_use]
     pub const fn geometry(&self) -> Geometry {

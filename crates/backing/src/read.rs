@@ -57,7 +57,7 @@ const GROUP: usize = 8;
 /// How often a read is begun again that was cut short or interrupted.
 const TRIES: usize = 16;
 
-/// Sectors that a reader has room for in one piece.
+/// Sectors of a segment that are read in one piece, at most.
 pub(crate) const fn window_sectors(geometry: &Geometry) -> usize {
     let most = if geometry.segment_sectors() < MOST_AHEAD {
         geometry.segment_sectors()
@@ -67,7 +67,7 @@ pub(crate) const fn window_sectors(geometry: &Geometry) -> usize {
     if most > geometry.record_sectors() { most } else { geometry.record_sectors() }
 }
 
-/// What one thread reads with.
+/// What one thread reads with, of any backing: 448 KiB, of which only what is read into is touched.
 pub struct Reader {
     windows: [Window; WINDOWS],
     /// Reads so far.
@@ -149,18 +149,19 @@ impl Window {
     }
 }
 
-impl Reader {
-    pub(crate) fn new(geometry: &Geometry) -> Self {
-        let most = window_sectors(geometry);
+impl Default for Reader {
+    fn default() -> Self {
         Self {
             windows: core::array::from_fn(|n| {
-                Window::new(if n == LARGE { most } else { SMALL_SECTORS.min(most) })
+                Window::new(if n == LARGE { MOST_AHEAD } else { SMALL_SECTORS })
             }),
             clock: 0,
             around: Around::default(),
         }
     }
+}
 
+impl Reader {
     /// Forgets what was read: in a forked child that was of another backing.
     pub fn forget(&mut self) {
         self.windows.iter_mut().for_each(|window| window.held = None);

@@ -131,7 +131,7 @@ fn main() {
     let config = Config { geometry, buffers: 8, readers: 1, clock: || 1 };
     let backing = Backing::new(vec![Member { device, crypt, priority: 0 }], config);
     let backing = backing.expect("a backing");
-    let reader = backing.reader();
+    let reader = Reader::default();
     let owners = Table(std::array::from_fn(|_| AtomicU64::new(0)));
     let mut job =
         black_box(Job { backing, reader, owners, rounds: [0; OWNERS], state: AtomicUsize::new(0) });

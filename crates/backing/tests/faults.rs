@@ -5,7 +5,7 @@
 
 mod rig;
 
-use octavo_backing::{Backing, Cleaned, Fault, ReadError, WriteError};
+use octavo_backing::{Backing, Cleaned, Fault, ReadError, Reader, WriteError};
 use octavo_sys::Errno;
 use rig::{Call, Disk, Mishap, Model, Random, SECTOR, config, member, pass, small};
 
@@ -87,7 +87,7 @@ fn storm(seed: u64, weather: Weather) {
     let disks: Vec<_> = (0..1 + random.below(2)).map(|n| disk(seed + n)).collect();
     let backing = backing_on(&disks);
     let model = Model::default();
-    let mut reader = backing.reader();
+    let mut reader = Reader::default();
     for (n, disk) in disks.iter().enumerate() {
         disk.set_fate(fate(weather, Random(seed ^ n as u64)));
     }
@@ -161,7 +161,7 @@ fn life(at: u64, mishap: Mishap) -> (u64, u64) {
     let disk = disk(3);
     let backing = backing_on(std::slice::from_ref(&disk));
     let model = Model::default();
-    let mut reader = backing.reader();
+    let mut reader = Reader::default();
     disk.set_fate(move |_, n| (n == at).then_some(mishap));
     let mut lost = 0;
     for version in 0..6 {
@@ -233,7 +233,7 @@ fn a_full_disk_is_told_once_and_tried_again() {
         backing.tend();
         assert_eq!(backing.trouble(), None, "told once");
     }
-    let mut reader = backing.reader();
+    let mut reader = Reader::default();
     let taken: Vec<_> = model.known().keys().copied().collect();
     for owner in &taken {
         assert_eq!(model.read(&backing, &mut reader, *owner), Ok(()), "from memory");
@@ -268,7 +268,7 @@ fn what_a_bad_place_did_not_take_goes_elsewhere() {
     assert!(model.write(&backing, &batch).iter().all(Result::is_ok));
     backing.flush();
     let before = model.get(0).expect("it is there").place;
-    let mut reader = backing.reader();
+    let mut reader = Reader::default();
     assert!(matches!(backing.clean(&mut reader, &model), Cleaned::Segment { moved: 1.. }));
     assert_ne!(model.get(0).expect("it is there").place, before);
     backing.flush();
@@ -287,7 +287,7 @@ fn a_damaged_object_is_lost_and_no_other() {
     backing.flush();
     // Sector 1 is within the first object alone, and its header is in sector 0.
     disk.tamper(|bytes| bytes[SECTOR + 77] ^= 4);
-    let mut reader = backing.reader();
+    let mut reader = Reader::default();
     let lost = model.read(&backing, &mut reader, 0).expect_err("it was damaged");
     assert_eq!(lost.to_string(), "backing file 0, byte 0: the checksum is wrong");
     (1..40)
@@ -322,7 +322,7 @@ fn a_stale_or_misplaced_sector_is_found_out() {
         if version > 0 && (0..15).all(is_first) {
             // The same owners, places and lengths as at first: as if the second write had been lost.
             disk.tamper(|bytes| bytes[..size].copy_from_slice(&old));
-            let mut reader = backing.reader();
+            let mut reader = Reader::default();
             (0..15).for_each(|owner| assert!(model.read(&backing, &mut reader, owner).is_err()));
             return;
         }

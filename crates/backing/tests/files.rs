@@ -4,7 +4,7 @@
 mod rig;
 
 use octavo_backing::file::{FileDevice, OpenError, Options};
-use octavo_backing::{Backing, Device, Fault, Geometry, MAX_OBJECT, ReadError};
+use octavo_backing::{Backing, Device, Fault, Geometry, MAX_OBJECT, ReadError, Reader};
 use octavo_sys::Errno;
 use octavo_sys::file::Fd;
 use rig::{Model, Random, config, member, small};
@@ -41,7 +41,7 @@ fn places() -> Vec<tempfile::TempDir> {
 /// Fills, reads, replaces, cleans.
 fn work(backing: &Backing<FileDevice>) -> Model {
     let model = Model::default();
-    let mut reader = backing.reader();
+    let mut reader = Reader::default();
     let mut random = Random(5);
     for version in 0..60 {
         let batch: Vec<_> = (0..20)
@@ -56,7 +56,7 @@ fn work(backing: &Backing<FileDevice>) -> Model {
 }
 
 fn read_all(backing: &Backing<FileDevice>, model: &Model) {
-    let mut reader = backing.reader();
+    let mut reader = Reader::default();
     let owners: Vec<_> = model.known().keys().copied().collect();
     for owner in owners {
         assert_eq!(model.read(backing, &mut reader, owner), Ok(()));
@@ -127,7 +127,7 @@ fn room_that_is_free_is_a_hole() {
     let full = fs::metadata(&path).expect("it is kept").blocks() * 512;
     assert!(full > 2 << 20);
     (0..200).for_each(|owner| model.free(&backing, owner));
-    backing.clean(&mut backing.reader(), &model);
+    backing.clean(&mut Reader::default(), &model);
     let ways = backing.ways().next().expect("one device");
     let empty = fs::metadata(&path).expect("it is kept").blocks() * 512;
     assert!(!ways.holes || empty < 400 << 10, "{empty} of {full} bytes are left");
@@ -184,7 +184,7 @@ fn a_file_that_was_cut_off_loses_what_was_behind() {
         backing.flush();
         let file = fs::OpenOptions::new().write(true).open(&path).expect("it is kept");
         file.set_len(500_000).expect("a shorter file");
-        let mut reader = backing.reader();
+        let mut reader = Reader::default();
         let (mut kept, mut lost) = (0, 0);
         for owner in 0..100 {
             match model.read(&backing, &mut reader, owner) {

@@ -4,7 +4,7 @@
 mod rig;
 
 use octavo_backing::{
-    Backing, Cleaned, Config, Geometry, NewError, Owner, Place, ReadError, WriteError,
+    Backing, Cleaned, Config, Geometry, NewError, Owner, Place, ReadError, Reader, WriteError,
 };
 use proptest::prelude::*;
 use rig::{Disk, Model, Random, SECTOR, config, member, small};
@@ -44,7 +44,7 @@ proptest! {
     #[test]
     fn what_lives_is_what_was_written(ops in ops()) {
         let (backing, _) = backing(20);
-        let mut reader = backing.reader();
+        let mut reader = Reader::default();
         let model = Model::default();
         let mut version = 0;
         for op in ops {
@@ -85,7 +85,7 @@ proptest! {
 
 /// Replaces owners' objects at random until `bytes` were written, cleaning whenever that is wanted.
 fn churn(backing: &Backing<Disk>, model: &Model, owners: u64, bytes: usize) {
-    let mut reader = backing.reader();
+    let mut reader = Reader::default();
     let (mut random, mut written) = (Random(7), 0);
     for version in 0.. {
         if written >= bytes {
@@ -109,7 +109,7 @@ fn churn_goes_on_for_ever_in_a_file_that_is_nearly_full() {
     let model = Model::default();
     // 1,500 objects of 1,100 bytes in 40 segments of 64 KiB: two thirds.
     churn(&backing, &model, 1500, 30 << 20);
-    let mut reader = backing.reader();
+    let mut reader = Reader::default();
     for owner in 0..1500 {
         if model.get(owner).is_some() {
             assert_eq!(model.read(&backing, &mut reader, owner), Ok(()));
@@ -129,7 +129,7 @@ fn room_that_is_free_is_given_back() {
     backing.flush();
     let full = backing.stats().file_bytes;
     (0..300).for_each(|owner| model.free(&backing, owner));
-    assert_eq!(backing.clean(&mut backing.reader(), &model), Cleaned::Nothing);
+    assert_eq!(backing.clean(&mut Reader::default(), &model), Cleaned::Nothing);
     let stats = backing.stats();
     assert!(stats.punched_segments > 20, "{stats:?}");
     assert!(
@@ -152,7 +152,7 @@ fn filled(count: u64) -> (Backing<Disk>, Disk, Model) {
 #[test]
 fn what_lies_in_the_same_sectors_comes_with_an_object() {
     let (backing, disk, model) = filled(12);
-    let mut reader = backing.reader();
+    let mut reader = Reader::default();
     // Records of 1016 bytes: the fifth begins in the first sector and ends in the second.
     for owner in [4, 0, 1, 2, 3, 5, 6, 7] {
         assert_eq!(model.read(&backing, &mut reader, owner), Ok(()));
@@ -164,7 +164,7 @@ fn what_lies_in_the_same_sectors_comes_with_an_object() {
 fn what_lies_around_objects_comes_with_them_where_it_is_wanted_later() {
     let (backing, disk, model) = filled(2000);
     let mut random = Random(7);
-    let mut reader = backing.reader();
+    let mut reader = Reader::default();
     // Objects that are wanted together lie within some four sectors; each time one, and others between them.
     let groups: Vec<_> = (0..400).map(|_| random.below(124)).collect();
     for last in 3..groups.len() {
@@ -178,7 +178,7 @@ fn what_lies_around_objects_comes_with_them_where_it_is_wanted_later() {
 
     // Where nothing is wanted a second time only trials read more.
     let stats = backing.stats();
-    let mut reader = backing.reader();
+    let mut reader = Reader::default();
     for _ in 0..1600 {
         assert_eq!(model.read(&backing, &mut reader, random.below(2000)), Ok(()));
     }
@@ -196,7 +196,7 @@ fn reads_in_order_are_read_ahead() {
     assert!(model.write(&backing, &batch).iter().all(Result::is_ok));
     backing.flush();
     disk.set_fate(|_, _| None);
-    let mut reader = backing.reader();
+    let mut reader = Reader::default();
     for owner in 0..400 {
         assert_eq!(model.read(&backing, &mut reader, owner), Ok(()));
     }
@@ -219,7 +219,7 @@ fn readers_in_order_do_not_disturb_each_other() {
         let batch: Vec<_> = (0..READERS * EACH).map(|owner| (owner, 0, 1000)).collect();
         assert!(model.write(&backing, &batch).iter().all(Result::is_ok));
         backing.flush();
-        let mut reader = backing.reader();
+        let mut reader = Reader::default();
         for owner in (0..EACH).flat_map(|n| (0..readers).map(move |of| of * EACH + n)) {
             assert_eq!(model.read(&backing, &mut reader, owner), Ok(()));
         }
@@ -243,7 +243,7 @@ fn a_place_that_was_freed_or_moved_is_gone() {
         let batch: Vec<_> = (2..10).map(|owner| (owner, version, 15_000)).collect();
         let _ = model.write(&backing, &batch);
     }
-    let outcome = backing.read(&mut backing.reader(), &model, owner, place).map(drop);
+    let outcome = backing.read(&mut Reader::default(), &model, owner, place).map(drop);
     assert_eq!(outcome.err(), Some(ReadError::Gone));
 }
 
@@ -261,7 +261,7 @@ fn what_is_too_long_is_refused_by_itself() {
 fn a_full_backing_refuses_and_keeps_what_it_has() {
     let (backing, _) = backing(10);
     let model = Model::default();
-    let mut reader = backing.reader();
+    let mut reader = Reader::default();
     let mut refused = 0;
     for owner in 0..100 {
         let outcome = model.write(&backing, &[(owner, 0, 10_000)])[0];
@@ -300,7 +300,7 @@ fn the_highest_priority_is_filled_first_and_equals_take_turns() {
     }
     backing.flush();
     assert!(disks[0].calls() > 0, "the others are full");
-    let mut reader = backing.reader();
+    let mut reader = Reader::default();
     (0..110).for_each(|owner| assert_eq!(model.read(&backing, &mut reader, owner), Ok(())));
 }
 
@@ -336,7 +336,7 @@ fn threads_write_read_free_and_clean_at_once() {
         for thread in 0..3_u64 {
             let (backing, model) = (&backing, &model);
             scope.spawn(move || {
-                let mut reader = backing.reader();
+                let mut reader = Reader::default();
                 let mut random = Random(thread);
                 for version in 0..1500 {
                     let owner = thread * 100 + random.below(100);
@@ -362,14 +362,14 @@ fn threads_write_read_free_and_clean_at_once() {
         }
         let (backing, model) = (&backing, &model);
         scope.spawn(move || {
-            let mut reader = backing.reader();
+            let mut reader = Reader::default();
             for _ in 0..3000 {
                 backing.clean(&mut reader, model);
             }
         });
     });
     backing.flush();
-    let mut reader = backing.reader();
+    let mut reader = Reader::default();
     let owners: Vec<_> = model.known().keys().copied().collect();
     for owner in owners {
         assert_eq!(model.read(&backing, &mut reader, owner), Ok(()));

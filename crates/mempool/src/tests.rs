@@ -370,6 +370,38 @@ fn the_system_backs_what_is_taken_and_nothing_else() {
     pool.free_bulk(&mut pages);
 }
 
+/// By what the kernel says of it.
+#[test]
+fn a_reserve_is_locked_where_that_is_allowed() {
+    const PAGES: usize = 8;
+    let read = |name| std::fs::read_to_string(name).expect("the kernel tells");
+    let limits = read("/proc/self/limits");
+    let limit = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
+    let limit = limit.and_then(|limit| limit.split_whitespace().next()).expect("it has one");
+    // What is not a number is no limit. Other tests have reserves too, and may have all of it for a while.
+    let is_allowed = limit.parse().map_or(true, |bytes: usize| bytes >= 64 * PAGES * PAGE_SIZE);
+    for _ in 0..1000 {
+        let pool = Mempool::new(ground(PAGES), NoSource, CONFIG).expect("memory");
+        let at = pool.span().start;
+        let mut inside = false;
+        let flags = read("/proc/self/smaps").lines().find_map(|line| {
+            let ends = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+            let number = |end| usize::from_str_radix(end, 16);
+            if let Some((Ok(start), Ok(end))) = ends.map(|(a, b)| (number(a), number(b))) {
+                inside = (start..end).contains(&at);
+            }
+            line.strip_prefix("VmFlags:").filter(|_| inside).map(std::string::String::from)
+        });
+        let flags = flags.expect("it is mapped");
+        assert_eq!(flags.split_whitespace().any(|flag| flag == "lo"), pool.is_locked(), "{flags}");
+        if pool.is_locked() || !is_allowed {
+            return;
+        }
+        thread::sleep(core::time::Duration::from_millis(10));
+    }
+    panic!("{limit} bytes may be locked, and {PAGES} pages are not");
+}
+
 #[test]
 fn what_is_no_reserve_is_said() {
     let no_cpus = Config { cpus: 0, clock };

@@ -68,7 +68,9 @@ impl fmt::Display for AllocError {
 
 impl core::error::Error for AllocError {}
 
-/// The handle names no object: it was freed, or it never came from this pool.
+/// The handle names no object: it was freed, or it never came from this pool. A handle that came from another
+/// pool, or whose entry was used again 16 to 256 times, may by chance name an object instead: docs/pool.md says
+/// when.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadHandle(pub Handle);
 

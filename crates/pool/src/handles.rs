@@ -1,6 +1,7 @@
 //! The handle table: where each object lies, and who may look at it.
 //!
-//! A handle is an index into this table and a generation, so that a stale handle is found out. Its
+//! A handle is an index into this table and a generation, so that a stale handle is found out. Generations are
+//! counted from another number in each pool, so that a handle of another pool mostly is, too. Its
 //! word says everything about the object, and every change to it is one atomic step:
 //!
 //! ```text
@@ -16,7 +17,8 @@
 //!
 //! Readers never wait: an object is never changed after it was written, so compaction copies it
 //! while it is read, and lets go of the copy when it finds that somebody holds the original.
-//! A word that is all zeros is a free entry that was never used.
+//! A word that is all zeros is a free entry that was never used: so words count generations from 0, and the
+//! pool's first one is added where a handle is made or looked at.
 
 #![allow(unsafe_code)] // Prefetching takes a raw pointer.
 
@@ -36,6 +38,13 @@ pub(crate) const NIL: u32 = u32::MAX;
 const MAX_INDEX_BITS: u32 = 28;
 /// Most bits of generation a word holds.
 const MAX_GENERATION_BITS: u32 = 8;
+
+/// Pools made in this process so far. Not loom's: what number a pool has decides nothing that a model looks at.
+static POOLS: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+/// How far apart the first generations of two pools are that were made one after the other. It is odd, so no two
+/// agree of as many pools as there are generations, and far from 0 whether 256 or 16 are all, so that a few uses of
+/// an entry do not make up for it.
+const FIRST_GENERATIONS_APART: u32 = 151;
 
 /// Most objects a pool can be made for.
 pub(crate) const MAX_OBJECTS: usize = (1 << MAX_INDEX_BITS) - 1;
@@ -117,6 +126,8 @@ pub(crate) struct Handles {
     /// Entries that were used at least once; those from here on are all zeros.
     used: AtomicU32,
     index_bits: u32,
+    /// The generation in the handles of entries that are used for the first time.
+    first_generation: u32,
 }
 
 impl Handles {
@@ -124,10 +135,12 @@ impl Handles {
     pub(crate) fn new(max_objects: usize) -> Self {
         assert!((1..=MAX_OBJECTS).contains(&max_objects), "the caller checked");
         let needed = usize::BITS - (max_objects - 1).leading_zeros();
+        let number = POOLS.fetch_add(1, Ordering::Relaxed);
         Self {
             words: AtomicU64::table(max_objects),
             used: AtomicU32::new(0),
             index_bits: needed.max(u32::BITS - MAX_GENERATION_BITS),
+            first_generation: number.wrapping_mul(FIRST_GENERATIONS_APART),
         }
     }
 
@@ -179,13 +192,13 @@ impl Handles {
     /// Makes a taken entry that of `object`, which is still to be written. The handle names it once
     /// it is [`publish`](Self::publish)ed.
     pub(crate) fn reserve(&self, index: u32, object: Object) -> Handle {
-        let generation = self.load(index).generation();
-        let word = u64::from(generation) << GENERATION_SHIFT
+        let before = self.load(index);
+        let word = u64::from(before.generation()) << GENERATION_SHIFT
             | PIN
             | ((object.len - 1) as u64) << LENGTH_SHIFT
             | u64::from(object.place);
         self.words[index as usize].store(word, Ordering::Release);
-        Handle::from_bits((generation & self.generation_mask()) << self.index_bits | index)
+        Handle::from_bits(self.generation_of(before) << self.index_bits | index)
     }
 
     /// Says that the object of a reserved entry is written.
@@ -307,16 +320,18 @@ impl Handles {
 
     /// Whether the entry is of the handle's generation.
     fn is_of(&self, handle: Handle, word: Word) -> bool {
-        word.generation() & self.generation_mask() == handle.bits() >> self.index_bits
+        self.generation_of(word) == handle.bits() >> self.index_bits
+    }
+
+    /// The generation that handles of this entry have.
+    const fn generation_of(&self, word: Word) -> u32 {
+        let mask = (1 << (u32::BITS - self.index_bits)) - 1;
+        word.generation().wrapping_add(self.first_generation) & mask
     }
 
     fn index_of(&self, handle: Handle) -> Result<u32, BadHandle> {
         let index = handle.bits() & ((1 << self.index_bits) - 1);
         if (index as usize) < self.words.len() { Ok(index) } else { Err(BadHandle(handle)) }
-    }
-
-    const fn generation_mask(&self) -> u32 {
-        (1 << (u32::BITS - self.index_bits)) - 1
     }
 }
 

@@ -8,8 +8,8 @@ use octavo_backing::Reader;
 use octavo_codec::Codec;
 use octavo_page::{MAX_FOLIO_PAGES, Unit};
 
-/// An engine and memory for one worker: room for a group of compressed units and for the words of a
-/// round. A MiB and some hundreds of KiB, of which only what the work needs is touched. Nothing is
+/// An engine and memory for one worker: room for a group of compressed units, for the words of a round, and for
+/// what is read from a file. A MiB and a half, and some KiB, of which only what the work needs is touched. Nothing is
 /// allocated after it was made.
 pub struct Scratch<E = Cpu> {
     pub(crate) engine: E,
@@ -22,8 +22,8 @@ pub struct Scratch<E = Cpu> {
     /// The words and hashes of the folios that are being put.
     pub(crate) words: Box<[Word]>,
     pub(crate) hashes: Box<[u64]>,
-    /// What reads from a backing file, once something was, and how many objects it has read.
-    pub(crate) reader: Option<Reader>,
+    /// What reads from a backing file, and how many objects it has read.
+    pub(crate) reader: Reader,
     pub(crate) reads: u64,
     /// Units compressed so far, if they are offered to a store that learns tables.
     pub(crate) offered: Option<usize>,
@@ -49,7 +49,7 @@ impl<E: Engine> Scratch<E> {
             bytes: alloc::vec![0; GROUP * Unit::MAX.bytes()].into(),
             words: alloc::vec![Word::Empty; MAX_FOLIO_PAGES].into(),
             hashes: alloc::vec![0; MAX_FOLIO_PAGES].into(),
-            reader: None,
+            reader: Reader::default(),
             reads: 0,
             offered: None,
         }
@@ -74,9 +74,7 @@ impl<E: Engine> Scratch<E> {
     /// Forgets what was read from a file: in a forked child that was its parent's.
     pub fn forget_file(&mut self) {
         self.reads = 0;
-        if let Some(reader) = &mut self.reader {
-            reader.forget();
-        }
+        self.reader.forget();
     }
 
     /// The requests done since this was last asked, by who did them.

@@ -232,8 +232,7 @@ impl<A: Arena, D: Device> Store<A, D> {
     pub fn clean<E>(&self, scratch: &mut Scratch<E>) -> Cleaned {
         let Some(backing) = self.backing() else { return Cleaned::Nothing };
         backing.tend();
-        let reader = scratch.reader.get_or_insert_with(|| backing.reader());
-        backing.clean(reader, &self.homes)
+        backing.clean(&mut scratch.reader, &self.homes)
     }
 
     /// Whether the object of a page is in the file at this moment.
@@ -288,13 +287,12 @@ impl<A: Arena, D: Device> Store<A, D> {
     /// Calls `f` with the bytes of the object of `slot`'s unit, which is at `place`.
     pub(crate) fn read_away<R>(
         &self,
-        reader: &mut Option<Reader>,
+        reader: &mut Reader,
         (slot, unit): (SlotId, Unit),
         place: Place,
         f: impl FnOnce(&[u8]) -> R,
     ) -> Result<R, ReadError> {
         let backing = self.there();
-        let reader = reader.get_or_insert_with(|| backing.reader());
         let found = backing.read(reader, &self.homes, owner(slot, unit), place)?;
         Ok(f(found.bytes()))
     }

@@ -71,7 +71,7 @@ pub(super) fn churn(
 ) -> Result<Churned, WriteError> {
     let mut random = Random::new(2026);
     let noise = (0..1 << 20).map(|_| random.below(256) as u8).collect();
-    let (reader, deaths) = (backing.reader(), BinaryHeap::new());
+    let (reader, deaths) = (Reader::default(), BinaryHeap::new());
     let mut life = Life { backing, owned, reader, random, noise, lifetimes, now: 0, deaths };
     life.fill()?;
     life.go_on(SETTLES * LIVE, |_| {})?;

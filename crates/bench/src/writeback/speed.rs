@@ -13,7 +13,7 @@ use super::target::{BUFFERS, CODEC, Owned, Target, UNIT};
 use super::{WritebackError, mb_s, median};
 use octavo_backing::device::{Device, Tag};
 use octavo_backing::file::FileDevice;
-use octavo_backing::{Backing, Geometry, Object, Owner, WriteError};
+use octavo_backing::{Backing, Geometry, Object, Owner, Reader, WriteError};
 use octavo_codec::Workspace;
 use octavo_crypt::{Crypt, Format, Key, Piece, Sector};
 use octavo_mempool::source::NoSource;
@@ -192,7 +192,7 @@ impl Speed {
 
     /// Reads everything in the order in which it was written.
     fn read(&self, backing: &Backing<FileDevice>, owned: &Owned) -> Result<f64, WritebackError> {
-        let mut reader = backing.reader();
+        let mut reader = Reader::default();
         let (mut bytes, begin) = (0, Instant::now());
         for n in 0..self.count() {
             let owner = Owner::new(n as u64).expect("a small number");
@@ -212,7 +212,7 @@ impl Speed {
         raw: &Fd,
     ) -> Result<[f64; 4], WritebackError> {
         let mut times = [const { Vec::new() }; 4];
-        let mut reader = backing.reader();
+        let mut reader = Reader::default();
         for _ in 0..FAULTS {
             let n = self.random.below(self.count());
             let owner = Owner::new(n as u64).expect("a small number");

@@ -85,6 +85,53 @@ fn handles_of_nowhere_name_nothing() {
     assert_eq!(pool.free(handle), Ok(100));
 }
 
+/// Pools side by side that went through the same: their handles would be equal if generations began alike.
+#[test]
+fn handles_of_another_pool_name_nothing() {
+    // The home lane is that of the CPU.
+    octavo_sys::task::CpuSet::only(octavo_sys::task::cpu()).bind(0);
+    let bytes = |mark: u8, n: usize| std::vec![mark ^ n as u8; 200 + n * 7];
+    let filled = |chain, mark| {
+        let pool = pool(512, chain, 4096, 1000);
+        let mut handles: Vec<_> =
+            (0..300).map(|n| pool.store(&bytes(mark, n)).expect("room")).collect();
+        for handle in handles.iter().step_by(3) {
+            pool.free(*handle).expect("live");
+        }
+        // Who counts has the dead buried, so that all of their entries are used again.
+        assert_eq!(pool.stats().objects, 200);
+        for n in (0..300).step_by(3) {
+            handles[n] = pool.store(&bytes(mark, n)).expect("room");
+        }
+        (pool, handles)
+    };
+    for (chain, other) in [(8, 8), (1, 16), (4, 5)] {
+        let one = filled(chain, 0);
+        // Other tests make pools meanwhile; every 256th agrees.
+        let two = (0..3)
+            .map(|_| filled(other, 0x80))
+            .find(|(_, handles)| handles.iter().all(|handle| !one.1.contains(handle)));
+        let two = two.expect("pools with generations of their own");
+        for (pool, foreign) in [(&one.0, &two.1), (&two.0, &one.1)] {
+            for handle in foreign {
+                assert_eq!(pool.read(*handle, <[u8]>::len), Err(BadHandle(*handle)));
+                assert_eq!(pool.pin(*handle).err(), Some(BadHandle(*handle)));
+                assert_eq!(pool.free(*handle), Err(BadHandle(*handle)));
+            }
+            pool.read_many(foreign, |n, bytes| assert_eq!(bytes, Err(BadHandle(foreign[n]))));
+            let freed = pool.free_many(foreign);
+            assert_eq!((freed.objects, freed.refused), (0, foreign.len()));
+        }
+        for ((pool, handles), mark) in [(&one, 0), (&two, 0x80)] {
+            pool.check();
+            for (n, handle) in handles.iter().enumerate() {
+                pool.read(*handle, |found| assert_eq!(found, bytes(mark, n))).expect("its own");
+            }
+            assert_eq!(pool.free_many(handles).objects, 300);
+        }
+    }
+}
+
 #[test]
 fn a_reused_entry_does_not_answer_to_old_handles() {
     let pool = pool(64, 4, 4096, 1);
@@ -367,7 +414,7 @@ fn of_many_objects_those_before_the_first_that_is_refused_are_stored() {
 }
 
 proptest::proptest! {
-    /// In the very same places, under the same handles.
+    /// In the very same places, under handles that are all as far apart as the pools' first generations.
     #[test]
     fn many_are_stored_as_one_after_the_other(
         rounds in proptest::collection::vec(
@@ -383,7 +430,8 @@ proptest::proptest! {
         for pool in [&many, &single] {
             pool.arena().set_frames(frames);
         }
-        let mut live = Vec::new();
+        let apart = |of_many: Handle, of_single: Handle| of_many.bits().wrapping_sub(of_single.bits());
+        let (mut live, mut first_apart) = (Vec::new(), None);
         for (n, (lens, gone)) in rounds.iter().enumerate() {
             let objects: Vec<_> = lens.iter().map(|len| std::vec![n as u8; *len]).collect();
             let slices: Vec<&[u8]> = objects.iter().map(Vec::as_slice).collect();
@@ -391,8 +439,10 @@ proptest::proptest! {
             let (stored, refusal) = many.store_many(&slices, &mut handles);
             many.check();
             for (slice, handle) in slices.iter().zip(&handles).take(stored) {
-                proptest::prop_assert_eq!(single.store(slice), Ok(*handle));
-                live.push(*handle);
+                let twin = single.store(slice).expect("room here too");
+                let apart = apart(*handle, twin);
+                proptest::prop_assert_eq!(*first_apart.get_or_insert(apart), apart);
+                live.push((*handle, twin));
             }
             if let Err(error) = refusal {
                 proptest::prop_assert_eq!(single.store(slices[stored]), Err(error));
@@ -400,14 +450,15 @@ proptest::proptest! {
             proptest::prop_assert_eq!(many.stats(), single.stats());
             for at in gone {
                 if !live.is_empty() {
-                    let handle = live.swap_remove(at % live.len());
-                    proptest::prop_assert_eq!(many.free(handle), single.free(handle));
+                    let (handle, twin) = live.swap_remove(at % live.len());
+                    let freed = many.free(handle).expect("live");
+                    proptest::prop_assert_eq!(single.free(twin), Ok(freed));
                 }
             }
         }
-        for handle in live {
-            let bytes = |pool: &Pool<TestArena>| pool.read(handle, <[u8]>::to_vec);
-            proptest::prop_assert!(bytes(&many).is_ok() && bytes(&many) == bytes(&single));
+        for (handle, twin) in live {
+            let bytes = many.read(handle, <[u8]>::to_vec).expect("live");
+            proptest::prop_assert!(single.read(twin, <[u8]>::to_vec) == Ok(bytes));
         }
     }
 }
