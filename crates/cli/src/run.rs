@@ -1,7 +1,7 @@
 //! `octavo run`: everything that can be checked is checked, then `octavo` becomes the program.
 //!
 //! ```text
-//! arguments ─► limit ─► program ─► our object ─► userfaultfd ─► address space ─► execve
+//! arguments ─► limit ─► program ─► our object ─► the kernel ─► what is limited ─► execve
 //!                 each step may refuse: one line, exit 125 (126, 127 for the program)
 //! ```
 //!
@@ -195,9 +195,9 @@ pub enum Refusal {
     /// A place the loader cannot be told of.
     #[error("{}: a path with a space, a colon or a newline cannot be preloaded; install Octavo elsewhere", .0.display())]
     ObjectPath(PathBuf),
-    /// userfaultfd is not to be had.
+    /// What the kernel is to give is not to be had.
     #[error(transparent)]
-    Userfaultfd(#[from] Missing),
+    Kernel(#[from] Missing),
     /// A limit on address space is too low.
     #[error(
         "{}: the limit is {have}, but --memory {limit} reserves {need} of address space, most of which \
@@ -301,6 +301,7 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
     let start = program::check(&file, path.as_deref())?;
     let object = find_object()?;
     uffd::verdict(&uffd::probe(), uffd::rights())?;
+    uffd::mappings()?;
     Space::BOTH.into_iter().try_for_each(|space| check_address_space(space, limit))?;
     let backed = args.backing_size.filter(|_| !args.backing.is_empty());
     check_file_size(backed)?;
