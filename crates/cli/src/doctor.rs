@@ -120,6 +120,7 @@ fn checks() -> Vec<Check> {
         Err(missing) => Check::bad("PROCMAP_QUERY", "absent", missing),
     });
     checks.extend(memory());
+    checks.extend(limits());
     checks.push(Check::fact("processors", host::cpus()));
     checks.extend(host::huge_pages().map(|setting| Check::fact("huge pages", setting)));
     checks.push(accelerators());
@@ -200,6 +201,19 @@ fn memory() -> Vec<Check> {
         }
     }));
     checks
+}
+
+/// What else may be limited too low.
+fn limits() -> [Check; 2] {
+    let file = run::file_size_limit().map_or("unlimited".to_owned(), |have| have.to_string());
+    let check = |name, have: String, checked: Result<(), Refusal>| match checked {
+        Ok(()) => Check::good(name, have),
+        Err(refusal) => Check::bad(name, have, refusal),
+    };
+    [
+        check("RLIMIT_FSIZE", file, run::check_file_size(None)),
+        check("RLIMIT_NOFILE", run::descriptor_limit().to_string(), run::check_descriptors()),
+    ]
 }
 
 /// A size to look at, not to compute with.

@@ -243,9 +243,13 @@ pub enum Refusal {
     Backing(#[from] BackingRefusal),
     /// Too few descriptors.
     #[error(
-        "too few descriptors are allowed to start the job's keeper; raise ulimit -n, 64 will do"
+        "RLIMIT_NOFILE: {have} descriptors are too few: {TO_START} must be free, and a process's pager \
+         takes {OF_PAGER}; raise ulimit -n, 64 will do where few are in use"
     )]
-    Descriptors,
+    Descriptors {
+        /// How many there may be.
+        have: u64,
+    },
     /// The process beside the job.
     #[error("the job's keeper cannot be started: {}", io::Error::from_raw_os_error(.0.into_raw()))]
     Keeper(octavo_sys::Errno),
@@ -271,13 +275,6 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    fn keeper(why: octavo_sys::Errno) -> Self {
-        match why {
-            octavo_sys::Errno::EMFILE | octavo_sys::Errno::ENFILE => Self::Descriptors,
-            why => Self::Keeper(why),
-        }
-    }
-
     /// The exit status that says this.
     pub fn exit_code(&self) -> i32 {
         match self {
@@ -316,12 +313,13 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
         keep: args.backing_keep,
     };
     let backing = backing::check(&args.backing, options)?;
+    check_descriptors()?;
 
     let first = getpid().as_raw_nonzero().get();
     let (backing, lent) = backing.map(|Lent { config, files }| (config, files)).unzip();
     let lent = lent.unwrap_or_default();
     let report = Report { table: args.stats, json: stats_json, strict: args.strict, engine, lent };
-    let (keeper, ledger) = start_keeper(first, limit, report).map_err(Refusal::keeper)?;
+    let (keeper, ledger) = start_keeper(first, limit, report).map_err(Refusal::Keeper)?;
     let codec = args.codec.map(|c| c.to_string());
     let preload = env::var_os(LD_PRELOAD);
     let config = RunConfig {
@@ -434,12 +432,43 @@ pub fn check_address_space(space: Space, limit: ByteSize) -> Result<(), Refusal>
 
 /// Whether this process may make files as long as the job's: what its processes share, which is one to the
 /// kernel, and one that memory is written back to, of `backed` bytes. Else the kernel would end us.
-fn check_file_size(backed: Option<ByteSize>) -> Result<(), Refusal> {
+pub fn check_file_size(backed: Option<ByteSize>) -> Result<(), Refusal> {
     let need = ByteSize::new(octavo_ledger::BYTES).max(backed.unwrap_or_default());
-    match getrlimit(Resource::Fsize).current.map(ByteSize::new) {
+    match file_size_limit() {
         Some(have) if have < need => Err(Refusal::FileSize { have, need }),
         _ => Ok(()),
     }
+}
+
+/// The limit on the length of files that this process makes; `None`: there is none.
+pub fn file_size_limit() -> Option<ByteSize> {
+    getrlimit(Resource::Fsize).current.map(ByteSize::new)
+}
+
+/// Descriptors that starting a job's keeper takes here: of the ledger, of this process, and a pipe.
+const TO_START: usize = 4;
+
+/// Descriptors that a pager has at most, which are no others than its own: 14 around a fork, and a
+/// backing file's. One that cannot have them leaves its program unmanaged, or ends it when it forks.
+const OF_PAGER: u64 = 16;
+
+/// Whether the keeper can be started from here, and pagers have the descriptors they need.
+pub fn check_descriptors() -> Result<(), Refusal> {
+    let own = getpid().as_raw_nonzero().get();
+    let free = (0..TO_START).map(|_| task::pidfd(own)).collect::<Result<Vec<_>, _>>();
+    free.map_err(|why| match why {
+        octavo_sys::Errno::EMFILE => Refusal::Descriptors { have: descriptor_limit() },
+        why => Refusal::Keeper(why),
+    })?;
+    match task::most_descriptors() {
+        have if have < OF_PAGER => Err(Refusal::Descriptors { have }),
+        _ => Ok(()),
+    }
+}
+
+/// How many descriptors this process may have.
+pub fn descriptor_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// That the counters do not go where another option has a file: they would overwrite it.
