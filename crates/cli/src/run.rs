@@ -22,7 +22,7 @@ use octavo_bench::codec::train::{self, TableError};
 use octavo_bench::files::FileIdentity;
 use octavo_bench::host;
 use octavo_codec::Codec;
-use octavo_page::config::{RunConfig, Text, VARIABLE, reserve_bytes};
+use octavo_page::config::{PAGER_DESCRIPTORS, RunConfig, Text, VARIABLE, reserve_bytes};
 use octavo_page::{ByteSize, ChainLength, EngineKind, PAGE_SIZE, Unit};
 use octavo_sys::task;
 use rustix::process::{Resource, getpid, getrlimit};
@@ -244,7 +244,7 @@ pub enum Refusal {
     /// Too few descriptors.
     #[error(
         "RLIMIT_NOFILE: {have} descriptors are too few: {TO_START} must be free, and a process's pager \
-         takes {OF_PAGER}; raise ulimit -n, 64 will do where few are in use"
+         takes {PAGER_DESCRIPTORS}; raise ulimit -n, 64 will do where few are in use"
     )]
     Descriptors {
         /// How many there may be.
@@ -448,10 +448,6 @@ pub fn file_size_limit() -> Option<ByteSize> {
 /// Descriptors that starting a job's keeper takes here: of the ledger, of this process, and a pipe.
 const TO_START: usize = 4;
 
-/// Descriptors that a pager has at most, which are no others than its own: 14 around a fork, and a
-/// backing file's. One that cannot have them leaves its program unmanaged, or ends it when it forks.
-const OF_PAGER: u64 = 16;
-
 /// Whether the keeper can be started from here, and pagers have the descriptors they need.
 pub fn check_descriptors() -> Result<(), Refusal> {
     let own = getpid().as_raw_nonzero().get();
@@ -461,7 +457,7 @@ pub fn check_descriptors() -> Result<(), Refusal> {
         why => Refusal::Keeper(why),
     })?;
     match task::most_descriptors() {
-        have if have < OF_PAGER => Err(Refusal::Descriptors { have }),
+        have if have < PAGER_DESCRIPTORS => Err(Refusal::Descriptors { have }),
         _ => Ok(()),
     }
 }
