@@ -6,7 +6,7 @@
 
 use crate::print::print;
 use crate::run::{self, FLOOR, Refusal, Space};
-use crate::uffd::{self, Answerer, Feature, Missing, Probe, REQUIRED, Rights};
+use crate::uffd::{self, Answerer, Feature, LINUX, Missing, Probe, REQUIRED, Rights};
 use clap::Args;
 use comfy_table::{Table, presets};
 use octavo_accel::Engines;
@@ -115,7 +115,12 @@ fn checks() -> Vec<Check> {
     checks.extend(features.map(|(feature, alone)| feature_check(feature, alone)));
     checks.push(verdict_check(&probe, rights));
     checks.extend(privileges(rights));
+    checks.push(match uffd::mappings() {
+        Ok(()) => Check::good("PROCMAP_QUERY", "present"),
+        Err(missing) => Check::bad("PROCMAP_QUERY", "absent", missing),
+    });
     checks.extend(memory());
+    checks.extend(limits());
     checks.push(Check::fact("processors", host::cpus()));
     checks.extend(host::huge_pages().map(|setting| Check::fact("huge pages", setting)));
     checks.push(accelerators());
@@ -132,9 +137,7 @@ fn feature_check(feature: Feature, alone: Result<(), Errno>) -> Check {
     let name = format!("userfaultfd {}", feature.name);
     match alone {
         Ok(()) => Check::good(name, "present"),
-        Err(Errno::EINVAL) => {
-            Check::bad(name, "absent", format!("use Linux {} or later", feature.since))
-        }
+        Err(Errno::EINVAL) => Check::bad(name, "absent", format!("use Linux {LINUX} or later")),
         Err(_) => Check::fact(name, "not known"),
     }
 }
@@ -145,7 +148,7 @@ fn verdict_check(probe: &Probe, rights: Rights) -> Check {
     match (uffd::verdict(probe, rights), probe.granted) {
         (Ok(()), _) => Check::good(name, "granted"),
         // The lines of the features have said it already.
-        (Err(Missing::Features { .. }), _) => Check::fact(name, "see its features"),
+        (Err(Missing::Features(_)), _) => Check::fact(name, "see its features"),
         (Err(missing), Err(why)) => Check::bad(name, why, missing),
         (Err(missing), Ok(())) => Check::bad(name, "refused", missing),
     }
@@ -198,6 +201,19 @@ fn memory() -> Vec<Check> {
         }
     }));
     checks
+}
+
+/// What else may be limited too low.
+fn limits() -> [Check; 2] {
+    let file = run::file_size_limit().map_or("unlimited".to_owned(), |have| have.to_string());
+    let check = |name, have: String, checked: Result<(), Refusal>| match checked {
+        Ok(()) => Check::good(name, have),
+        Err(refusal) => Check::bad(name, have, refusal),
+    };
+    [
+        check("RLIMIT_FSIZE", file, run::check_file_size(None)),
+        check("RLIMIT_NOFILE", run::descriptor_limit().to_string(), run::check_descriptors()),
+    ]
 }
 
 /// A size to look at, not to compute with.

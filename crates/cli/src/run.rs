@@ -1,7 +1,7 @@
 //! `octavo run`: everything that can be checked is checked, then `octavo` becomes the program.
 //!
 //! ```text
-//! arguments ─► limit ─► program ─► our object ─► userfaultfd ─► address space ─► execve
+//! arguments ─► limit ─► program ─► our object ─► the kernel ─► what is limited ─► execve
 //!                 each step may refuse: one line, exit 125 (126, 127 for the program)
 //! ```
 //!
@@ -22,7 +22,7 @@ use octavo_bench::codec::train::{self, TableError};
 use octavo_bench::files::FileIdentity;
 use octavo_bench::host;
 use octavo_codec::Codec;
-use octavo_page::config::{RunConfig, Text, VARIABLE, reserve_bytes};
+use octavo_page::config::{PAGER_DESCRIPTORS, RunConfig, Text, VARIABLE, reserve_bytes};
 use octavo_page::{ByteSize, ChainLength, EngineKind, PAGE_SIZE, Unit};
 use octavo_sys::task;
 use rustix::process::{Resource, getpid, getrlimit};
@@ -195,9 +195,9 @@ pub enum Refusal {
     /// A place the loader cannot be told of.
     #[error("{}: a path with a space, a colon or a newline cannot be preloaded; install Octavo elsewhere", .0.display())]
     ObjectPath(PathBuf),
-    /// userfaultfd is not to be had.
+    /// What the kernel is to give is not to be had.
     #[error(transparent)]
-    Userfaultfd(#[from] Missing),
+    Kernel(#[from] Missing),
     /// A limit on address space is too low.
     #[error(
         "{}: the limit is {have}, but --memory {limit} reserves {need} of address space, most of which \
@@ -243,9 +243,13 @@ pub enum Refusal {
     Backing(#[from] BackingRefusal),
     /// Too few descriptors.
     #[error(
-        "too few descriptors are allowed to start the job's keeper; raise ulimit -n, 64 will do"
+        "RLIMIT_NOFILE: {have} descriptors are too few: {TO_START} must be free, and a process's pager \
+         takes {PAGER_DESCRIPTORS}; raise ulimit -n, 64 will do where few are in use"
     )]
-    Descriptors,
+    Descriptors {
+        /// How many there may be.
+        have: u64,
+    },
     /// The process beside the job.
     #[error("the job's keeper cannot be started: {}", io::Error::from_raw_os_error(.0.into_raw()))]
     Keeper(octavo_sys::Errno),
@@ -271,13 +275,6 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    fn keeper(why: octavo_sys::Errno) -> Self {
-        match why {
-            octavo_sys::Errno::EMFILE | octavo_sys::Errno::ENFILE => Self::Descriptors,
-            why => Self::Keeper(why),
-        }
-    }
-
     /// The exit status that says this.
     pub fn exit_code(&self) -> i32 {
         match self {
@@ -301,6 +298,7 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
     let start = program::check(&file, path.as_deref())?;
     let object = find_object()?;
     uffd::verdict(&uffd::probe(), uffd::rights())?;
+    uffd::mappings()?;
     Space::BOTH.into_iter().try_for_each(|space| check_address_space(space, limit))?;
     let backed = args.backing_size.filter(|_| !args.backing.is_empty());
     check_file_size(backed)?;
@@ -315,12 +313,13 @@ pub fn run(args: &RunArgs) -> Result<Infallible, Refusal> {
         keep: args.backing_keep,
     };
     let backing = backing::check(&args.backing, options)?;
+    check_descriptors()?;
 
     let first = getpid().as_raw_nonzero().get();
     let (backing, lent) = backing.map(|Lent { config, files }| (config, files)).unzip();
     let lent = lent.unwrap_or_default();
     let report = Report { table: args.stats, json: stats_json, strict: args.strict, engine, lent };
-    let (keeper, ledger) = start_keeper(first, limit, report).map_err(Refusal::keeper)?;
+    let (keeper, ledger) = start_keeper(first, limit, report).map_err(Refusal::Keeper)?;
     let codec = args.codec.map(|c| c.to_string());
     let preload = env::var_os(LD_PRELOAD);
     let config = RunConfig {
@@ -433,12 +432,39 @@ pub fn check_address_space(space: Space, limit: ByteSize) -> Result<(), Refusal>
 
 /// Whether this process may make files as long as the job's: what its processes share, which is one to the
 /// kernel, and one that memory is written back to, of `backed` bytes. Else the kernel would end us.
-fn check_file_size(backed: Option<ByteSize>) -> Result<(), Refusal> {
+pub fn check_file_size(backed: Option<ByteSize>) -> Result<(), Refusal> {
     let need = ByteSize::new(octavo_ledger::BYTES).max(backed.unwrap_or_default());
-    match getrlimit(Resource::Fsize).current.map(ByteSize::new) {
+    match file_size_limit() {
         Some(have) if have < need => Err(Refusal::FileSize { have, need }),
         _ => Ok(()),
     }
+}
+
+/// The limit on the length of files that this process makes; `None`: there is none.
+pub fn file_size_limit() -> Option<ByteSize> {
+    getrlimit(Resource::Fsize).current.map(ByteSize::new)
+}
+
+/// Descriptors that starting a job's keeper takes here: of the ledger, of this process, and a pipe.
+const TO_START: usize = 4;
+
+/// Whether the keeper can be started from here, and pagers have the descriptors they need.
+pub fn check_descriptors() -> Result<(), Refusal> {
+    let own = getpid().as_raw_nonzero().get();
+    let free = (0..TO_START).map(|_| task::pidfd(own)).collect::<Result<Vec<_>, _>>();
+    free.map_err(|why| match why {
+        octavo_sys::Errno::EMFILE => Refusal::Descriptors { have: descriptor_limit() },
+        why => Refusal::Keeper(why),
+    })?;
+    match task::most_descriptors() {
+        have if have < PAGER_DESCRIPTORS => Err(Refusal::Descriptors { have }),
+        _ => Ok(()),
+    }
+}
+
+/// How many descriptors this process may have.
+pub fn descriptor_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// That the counters do not go where another option has a file: they would overwrite it.

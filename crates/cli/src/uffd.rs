@@ -1,12 +1,14 @@
-//! What userfaultfd gives this process: asked for exactly as the pager will ask.
+//! What the kernel gives this process: asked for exactly as the pager will ask.
 //!
-//! [`probe`] opens one descriptor with everything in [`REQUIRED`], as the pager does, and one for
+//! [`probe`] opens one userfaultfd with everything in [`REQUIRED`], as the pager does, and one for
 //! each feature by itself, because a refusal of the whole names no part. [`verdict`] is a pure
-//! function of the answers: what is missing, and what grants it.
+//! function of the answers: what is missing, and what grants it. [`mappings`] asks for the list of
+//! mappings, which is newer than all features.
 
 use memmap2::MmapMut;
 use octavo_sys::Errno;
 use octavo_sys::file::{Watch, poll};
+use octavo_sys::maps::Maps;
 use octavo_sys::task::{self, CpuSet};
 use octavo_sys::uffd::{Event, Span, Uffd, Waiters, feature};
 use std::fs;
@@ -26,18 +28,19 @@ pub struct Feature {
     pub bit: u64,
     /// Its name without `UFFD_FEATURE_`.
     pub name: &'static str,
-    /// The Linux release that brought it.
-    pub since: &'static str,
 }
+
+/// The first Linux release that has all we need: `UFFDIO_MOVE` came with 6.8, `PROCMAP_QUERY` with this.
+pub const LINUX: &str = "6.11";
 
 /// What the pager asks for.
 pub const REQUIRED: [Feature; 6] = [
-    Feature { bit: feature::FORK, name: "EVENT_FORK", since: "4.11" },
-    Feature { bit: feature::REMAP, name: "EVENT_REMAP", since: "4.11" },
-    Feature { bit: feature::REMOVE, name: "EVENT_REMOVE", since: "4.11" },
-    Feature { bit: feature::UNMAP, name: "EVENT_UNMAP", since: "4.11" },
-    Feature { bit: feature::THREAD_ID, name: "THREAD_ID", since: "4.14" },
-    Feature { bit: feature::MOVE, name: "MOVE", since: "6.8" },
+    Feature { bit: feature::FORK, name: "EVENT_FORK" },
+    Feature { bit: feature::REMAP, name: "EVENT_REMAP" },
+    Feature { bit: feature::REMOVE, name: "EVENT_REMOVE" },
+    Feature { bit: feature::UNMAP, name: "EVENT_UNMAP" },
+    Feature { bit: feature::THREAD_ID, name: "THREAD_ID" },
+    Feature { bit: feature::MOVE, name: "MOVE" },
 ];
 
 /// What came of asking.
@@ -66,18 +69,13 @@ pub struct Rights {
 pub enum Missing {
     /// The kernel has no userfaultfd.
     #[error(
-        "userfaultfd: this kernel was built without it; use Linux 6.8 or later with \
+        "userfaultfd: this kernel was built without it; use Linux {LINUX} or later with \
          CONFIG_USERFAULTFD=y"
     )]
     Kernel,
     /// The kernel is too old.
-    #[error("userfaultfd: this kernel has no {}; use Linux {since} or later", names.join(", "))]
-    Features {
-        /// Names of what is missing.
-        names: Vec<&'static str>,
-        /// The first release that has all of it.
-        since: &'static str,
-    },
+    #[error("userfaultfd: this kernel has no {}; use Linux {LINUX} or later", .0.join(", "))]
+    Features(Vec<&'static str>),
     /// A seccomp filter stands before it.
     #[error(
         "userfaultfd: forbidden by a seccomp filter; start the container with \
@@ -101,18 +99,22 @@ pub enum Missing {
     /// Refused for a reason we know no remedy for.
     #[error("userfaultfd: refused ({0}); look for a security module's denial with `dmesg`")]
     Other(Errno),
+    /// The kernel is too old to list mappings one by one.
+    #[error("PROCMAP_QUERY: this kernel cannot list mappings by it; use Linux {LINUX} or later")]
+    Query,
+    /// There is no list of mappings.
+    #[error("/proc/self/maps: cannot be read ({0}); mount /proc")]
+    Mappings(Errno),
 }
 
 /// Whether the pager would get what it needs.
 pub fn verdict(probe: &Probe, rights: Rights) -> Result<(), Missing> {
     let Err(why) = probe.granted else { return Ok(()) };
-    let absent = || {
-        let features = REQUIRED.into_iter().zip(probe.alone);
-        features.filter(|(_, alone)| *alone == Err(Errno::EINVAL)).map(|(feature, _)| feature)
-    };
-    if let Some(newest) = absent().max_by_key(|feature| release(feature.since)) {
-        let names = absent().map(|feature| feature.name).collect();
-        return Err(Missing::Features { names, since: newest.since });
+    let features = REQUIRED.into_iter().zip(probe.alone);
+    let absent = features.filter(|(_, alone)| *alone == Err(Errno::EINVAL));
+    let absent: Vec<_> = absent.map(|(feature, _)| feature.name).collect();
+    if !absent.is_empty() {
+        return Err(Missing::Features(absent));
     }
     let opens = probe.alone.iter().any(Result::is_ok);
     Err(match why {
@@ -124,9 +126,12 @@ pub fn verdict(probe: &Probe, rights: Rights) -> Result<(), Missing> {
     })
 }
 
-/// A release as numbers, so that 6.8 comes before 6.10.
-fn release(text: &str) -> Vec<u32> {
-    text.split('.').map_while(|part| part.parse().ok()).collect()
+/// Whether the pager can learn what of the address space is memory.
+pub fn mappings() -> Result<(), Missing> {
+    Maps::open().and_then(|maps| maps.writable_from(0)).map(drop).map_err(|why| match why {
+        Errno::ENOTTY => Missing::Query,
+        why => Missing::Mappings(why),
+    })
 }
 
 /// Asks the kernel.
@@ -252,11 +257,9 @@ mod tests {
         assert_eq!(verdict(&granted, USER), Ok(()));
         let mut old = refused(Errno::EINVAL, Ok(()));
         old.alone[5] = Err(Errno::EINVAL);
-        let missing = Missing::Features { names: vec!["MOVE"], since: "6.8" };
-        assert_eq!(verdict(&old, ROOT), Err(missing));
+        assert_eq!(verdict(&old, ROOT), Err(Missing::Features(vec!["MOVE"])));
         old.alone[4] = Err(Errno::EINVAL);
-        let missing = Missing::Features { names: vec!["THREAD_ID", "MOVE"], since: "6.8" };
-        assert_eq!(verdict(&old, ROOT), Err(missing));
+        assert_eq!(verdict(&old, ROOT), Err(Missing::Features(vec!["THREAD_ID", "MOVE"])));
         let filtered = Rights { seccomp: true, ..ROOT };
         let nested = Rights { initial_namespace: false, ..ROOT };
         for (rights, why, alone, missing) in [
@@ -271,11 +274,6 @@ mod tests {
         ] {
             assert_eq!(verdict(&refused(why, alone), rights), Err(missing));
         }
-    }
-
-    #[test]
-    fn releases_compare_as_numbers() {
-        assert!(release("6.8") < release("6.10") && release("4.14") < release("6.8"));
     }
 
     /// Whatever this machine allows, the answers fit together.

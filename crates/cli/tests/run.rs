@@ -243,6 +243,37 @@ fn what_our_side_lacks_is_named() {
     assert!(line.contains("liboctavo_preload.so") && line.contains("bin"), "{line}");
 }
 
+/// Whether `octavo run` works in a shell whose limits are set so; doctor says the same.
+fn agree(octavo: &Installation, limits: &str) -> bool {
+    let under = |words: &str| {
+        let shell = format!("{limits}; exec {} {words}", octavo.path("bin/octavo").display());
+        Command::new("bash").args(["-c", &shell]).env_remove("LD_PRELOAD").output().expect("bash")
+    };
+    let (doctor, run) = (under("doctor"), under("run true"));
+    assert_eq!(doctor.status.success(), run.status.success(), "{limits}: {doctor:?} {run:?}");
+    if !run.status.success() {
+        let (_, line) = refusal(&run);
+        let (why, report) = (&line["octavo: ".len()..], String::from_utf8_lossy(&doctor.stdout));
+        assert!(report.contains(why), "{limits}: {why} in {report}");
+    }
+    run.status.success()
+}
+
+#[test]
+fn doctor_and_run_agree() {
+    let octavo = Installation::new();
+    agree(&octavo, ":");
+    for too_little in ["ulimit -f 100", "ulimit -n 4", "ulimit -n 6"] {
+        assert!(!agree(&octavo, too_little), "{too_little}");
+    }
+    // Whether a hard limit of less than 16 is too little depends on the right to raise it.
+    for little in ["-n 9", "-n 15", "-n 16", "-Sn 6", "-Sn 9"] {
+        agree(&octavo, &format!("ulimit {little}"));
+    }
+    fs::remove_file(octavo.path("lib/octavo/liboctavo_preload.so")).expect("remove");
+    assert!(!agree(&octavo, ":"));
+}
+
 #[test]
 fn the_program_is_what_it_would_be_alone() {
     let octavo = Installation::new();

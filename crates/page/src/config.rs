@@ -22,6 +22,9 @@ pub const VARIABLE: &str = "OCTAVO_RUN";
 /// the limit.
 pub const TABLE_RESERVE: usize = 16 << 30;
 
+/// Descriptors that a pager takes at most, all its own: 14 around a fork, and a backing file's.
+pub const PAGER_DESCRIPTORS: u64 = 16;
+
 /// Address space that is reserved in each process for a job of `limit`: tables, four times the limit for
 /// the pool, and room for staging and for the program to start.
 #[must_use]

@@ -45,6 +45,7 @@ use core::time::Duration;
 use octavo_codec::deflate::{Generations, Learner};
 use octavo_ledger::{Ledger, Member, Newcomer, Owner};
 use octavo_page::PAGE_SIZE;
+use octavo_page::config::PAGER_DESCRIPTORS;
 use octavo_page::pins::Pins;
 use octavo_page::rest::{Rest, Work};
 use octavo_page::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -361,6 +362,10 @@ fn wait_for_exec(target: &Fd, process: i32) {
 
 /// The life of a helper from the start of its program.
 fn stand(job: &'static Job, process: i32, target: Fd) -> ! {
+    // Fewer would show only later: at a fork.
+    if task::most_descriptors() < PAGER_DESCRIPTORS {
+        answer_error(Errno::EMFILE);
+    }
     let post = Outpost::new(job, process, target);
     let mut post = post.unwrap_or_else(|error| answer_error(error));
     answer(RUNNING);

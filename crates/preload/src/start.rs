@@ -136,9 +136,11 @@ impl core::fmt::Display for Refusal {
                  command CAP_SYS_PTRACE",
             ),
             Errno::ENOSYS => f.write_str("this kernel or its seccomp profile has no userfaultfd"),
-            Errno::EINVAL => f.write_str("userfaultfd lacks UFFDIO_MOVE; kernel 6.8 or later does"),
+            Errno::EINVAL => {
+                f.write_str("this kernel's userfaultfd has no UFFDIO_MOVE; use Linux 6.11 or later")
+            }
             Errno::ENOTTY => f.write_str(
-                "this kernel cannot list mappings (PROCMAP_QUERY); kernel 6.11 or later can",
+                "this kernel cannot list mappings (PROCMAP_QUERY); use Linux 6.11 or later",
             ),
             Errno::ENOMEM => {
                 f.write_str("the address space is too small for the pager; raise ulimit -v")

@@ -321,13 +321,27 @@ fn set_limit(resource: usize, limit: Limit) -> Result<()> {
 /// the program's own, and was inherited from it, is not meant for ours. Needs `CAP_SYS_RESOURCE` only
 /// where the program's hard limit is less than 256.
 pub fn allow_descriptors() {
-    const RLIMIT_NOFILE: usize = 7;
     let Ok(Limit { hard, .. }) = limit(RLIMIT_NOFILE) else { return };
     let allow = |most| set_limit(RLIMIT_NOFILE, Limit { soft: most, hard: most });
     if allow(hard.max(FEW_DESCRIPTORS)).is_err() {
         let _ = allow(hard);
     }
 }
+
+/// How many descriptors [`allow_descriptors`] allows where this process's limit is inherited.
+#[must_use]
+pub fn most_descriptors() -> u64 {
+    let Ok(Limit { soft, hard }) = limit(RLIMIT_NOFILE) else { return 0 };
+    // Only trying shows whether the limit may be passed over.
+    let raised = Limit { soft, hard: FEW_DESCRIPTORS };
+    if hard >= FEW_DESCRIPTORS || set_limit(RLIMIT_NOFILE, raised).is_err() {
+        return hard;
+    }
+    let _ = set_limit(RLIMIT_NOFILE, Limit { soft, hard });
+    FEW_DESCRIPTORS
+}
+
+const RLIMIT_NOFILE: usize = 7;
 
 /// So many are enough for the helper of any program; see `allow_descriptors`.
 const FEW_DESCRIPTORS: u64 = 256;
