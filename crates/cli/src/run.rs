@@ -58,7 +58,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE", value_parser = memory_size)]
     memory: Option<ByteSize>,
 
-    /// End the program with 137 instead of going over the limit
+    /// End the program with 137 instead of going on over the limit: by 1M for half a second, or by 16M with nothing
+    /// left to give
     #[arg(long)]
     strict: bool,
 
