@@ -145,6 +145,7 @@ static void watch(void) {
                 seen[i] = w->progress;
                 since[i] = now_ns();
             } else if (now_ns() - since[i] > opt.stall * 1000000000ull) {
+                tell_stall(since);
                 fail_at(w, "a thread stands still (expected: at most so many seconds)", w->at,
                         opt.stall, (now_ns() - since[i]) / 1000000000);
             }

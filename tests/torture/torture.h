@@ -9,6 +9,7 @@
  *   threads.c   short-lived threads, signals, shared lanes, discard against write
  *   forks.c     children that go on with a copy of a world (--fork)
  *   torture.c   options, the clock, the watchdog
+ *   stall.c     what there is to see when a thread stands still
  *
  * Invariants:
  *  - a region is one range of addresses, all of it mapped by us; a hole ends a region;
@@ -24,6 +25,7 @@
 
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -150,6 +152,9 @@ uint64_t rnd(struct worker *w);
 static inline uint64_t below(struct worker *w, uint64_t n) { return rnd(w) % n; }
 static inline bool one_in(struct worker *w, unsigned n) { return rnd(w) % n == 0; }
 uint64_t now_ns(void);
+
+/* Tells how long workers have had no progress, `since` when each, and what all threads wait for. */
+void tell_stall(const uint64_t since[]);
 
 void note(struct worker *w, const char *op, const void *addr, size_t len, uint64_t a, uint64_t b);
 /* The three ways to fail: print seed, logs, and the finding; exit 1. */
