@@ -317,20 +317,23 @@ impl Program {
     /// Gives whatever `staging` still holds among its first `pages` back to the kernel. A page that the
     /// kernel itself is just moving to another frame has to be waited for, and one that a child has
     /// inherited is made our own; and where it stops, more may have been moved than it says, so the bin
-    /// is emptied before the next attempt.
+    /// is emptied before the next attempt. Why it stopped is told only to who begins there: behind what was
+    /// moved, or was not there, it is `EAGAIN` whatever the reason.
     pub fn empty(&self, staging: &Staging, pages: usize) {
         let len = pages * PAGE_SIZE;
         let (from, to) = (staging.pages.start(), staging.bin.start());
+        let mut at = 0;
         loop {
             // SAFETY: the caller holds staging alone, so these contents are nobody's any more.
-            let moved = unsafe { self.bin.move_pages(from..from + len, to) };
+            let moved = unsafe { self.bin.move_pages(from + at..from + len, to + at) };
             // SAFETY: nobody looks into the bin.
             unsafe { staging.bin.discard(to..to + len) };
-            match moved.map_err(|stopped| stopped.errno) {
-                Ok(()) => return,
-                Err(Errno::EBUSY) => self.own(staging, pages),
-                Err(Errno::EAGAIN | Errno::EEXIST) => task::yield_now(),
-                Err(errno) => panic!("staging could not be emptied: {errno:?}"),
+            let Err(stopped) = moved else { return };
+            at += stopped.done;
+            match stopped.errno {
+                Errno::EBUSY => self.own(staging, pages),
+                Errno::EAGAIN | Errno::EEXIST => task::yield_now(),
+                errno => panic!("staging could not be emptied: {errno:?}"),
             }
         }
     }
@@ -434,5 +437,50 @@ impl crate::pager::Pager {
         // SAFETY: the word said so with the gate held, and staging is emptied only after the gate
         // was shut once more.
         unsafe { self.areas[area].staging.page(at) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+
+    /// A copy of this process that stands still; gives its number when it is there.
+    fn copy_of_us(program: &Program) -> i32 {
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                loop {
+                    let mut events = [const { None }];
+                    if let Ok([Some(Event::Fork { uffd })]) = program.read(&mut events) {
+                        return drop(Uffd::own(*uffd));
+                    }
+                    task::sleep(Duration::from_millis(1));
+                }
+            });
+            let Some(copy) = task::fork_aside().expect("a copy") else {
+                task::sleep(Duration::from_secs(60));
+                task::exit_group(1)
+            };
+            reader.join().expect("the fork was told");
+            copy
+        })
+    }
+
+    /// Needs root, or `vm.unprivileged_userfaultfd`.
+    #[test]
+    fn what_a_copy_has_too_is_given_back_wherever_it_begins() {
+        let program = Program::open().expect("a userfaultfd");
+        for first in [0, 1, 3] {
+            let staging = program.staging(1).expect("room").next().expect("an area");
+            let pages = [7; 2 * PAGE_SIZE];
+            assert_eq!(program.bring(staging.address(first), &pages), Brought::All);
+            memory::bequeath(true).expect("few mappings");
+            let copy = copy_of_us(&program);
+            program.empty(&staging, first + 2);
+            let mut left = 0;
+            program.taken(&staging, BATCH, |_| left += 1).expect("a scan");
+            assert_eq!(left, 0, "from place {first} on");
+            task::kill(&task::pidfd(copy).expect("the copy")).expect("it is there");
+        }
     }
 }
