@@ -71,8 +71,33 @@ pub struct Program {
     uffd: Uffd,
     bin: Uffd,
     page_map: PageMap,
-    /// A page that is registered and present, and behind it those that children ring with.
+    /// A page that is registered and present, and behind it those that children ring with, which each of them
+    /// inherits: what is brought there is never written over memory of their own.
     probe: Reserve,
+}
+
+/// Where the probe is of a process that answers for its children, in each of those too; 0 before.
+static PROBE: AtomicUsize = AtomicUsize::new(0);
+
+const fn bell(probe: usize, ring: Ring) -> usize {
+    probe + ring as usize * PAGE_SIZE
+}
+
+fn read(bell: usize) -> [u64; PAGE_SIZE / 8] {
+    // SAFETY: a page of the probe, which nobody writes; where it is missing this waits until it is not.
+    unsafe { (bell as *const [u64; PAGE_SIZE / 8]).read_volatile() }
+}
+
+/// As [`Program::ring`], where there may be no pager: `None` where the parent had none either.
+#[must_use]
+pub fn ring(ring: Ring) -> Option<[u64; PAGE_SIZE / 8]> {
+    answers_children().then(|| read(bell(PROBE.load(Ordering::Acquire), ring)))
+}
+
+/// Whether children of this process are to ring.
+#[must_use]
+pub fn answers_children() -> bool {
+    PROBE.load(Ordering::Acquire) != 0
 }
 
 /// What a forked child tells whoever answers for it: each is a page that it touches, and it goes on
@@ -117,7 +142,7 @@ impl Program {
     /// The page that a child touches for `ring`.
     #[must_use]
     pub const fn bell(&self, ring: Ring) -> usize {
-        self.probe.start() + ring as usize * PAGE_SIZE
+        bell(self.probe.start(), ring)
     }
 
     /// What it means that a child touches `page`, if that.
@@ -129,9 +154,18 @@ impl Program {
     /// In a forked child, rings; gives the page that was brought for that.
     #[must_use]
     pub fn ring(&self, ring: Ring) -> [u64; PAGE_SIZE / 8] {
-        let page = self.bell(ring) as *const [u64; PAGE_SIZE / 8];
-        // SAFETY: a page of ours, which nobody writes; where it is missing this waits until it is not.
-        unsafe { page.read_volatile() }
+        read(self.bell(ring))
+    }
+
+    /// Has the children of this process ring from now on, also those to whom no pager is left. Before,
+    /// nobody would read of a fork.
+    ///
+    /// # Errors
+    /// As of [`Reserve::leave_to_every_child`].
+    pub fn hang_bells(&self) -> Result<()> {
+        self.probe.leave_to_every_child()?;
+        PROBE.store(self.probe.start(), Ordering::Release);
+        Ok(())
     }
 
     /// In a forked child, makes the descriptors that its copy of this names.
@@ -358,7 +392,7 @@ impl Program {
         let bin = Reserve::new(n * LEN, c"octavo bin")?;
         self.uffd.register(pages.span())?;
         self.bin.register(bin.span())?;
-        [&self.probe, &pages, &bin].into_iter().for_each(Reserve::leave_to_children);
+        [&pages, &bin].into_iter().for_each(Reserve::leave_to_children);
         Ok((0..n).map(move |at| {
             let part = |of: &Reserve| of.part(of.start() + at * LEN..of.start() + (at + 1) * LEN);
             let addresses = [const { AtomicUsize::new(0) }; BATCH];
