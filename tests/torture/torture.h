@@ -223,6 +223,7 @@ void forks_start(void);
 bool forks_reap(void); /* true while children live */
 void forks_kill(void);
 uint64_t forks_made(void);
+bool forks_answered_for(void); /* whether somebody answers for this process's memory */
 int probe(void); /* what an exec'd child does */
 
 #endif

@@ -668,6 +668,8 @@ static bool op_fork_advice(struct worker *w, struct world *d) {
     struct range x;
     if (!pick_range(w, d, 64, &x) || x.r->brk)
         return false;
+    if (w->no_threads && w->depth && forks_answered_for())
+        return false; /* see forks.c */
     size_t k = below(w, 4);
     long e = do_madvise(w, range_addr(x), range_len(x), kinds[k].advice);
     note(w, kinds[k].name, range_addr(x), range_len(x), 0, 0);

@@ -13,6 +13,7 @@
 //! The child runs meanwhile, and may discard, unmap or move ranges: it waits until we read that,
 //! and copies made afterwards follow it.
 
+use crate::heir::Expected;
 use crate::pager::{Pager, Worker};
 use crate::program::Ring;
 use crate::regions::Span;
@@ -45,7 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// What a child is told when it rings: a page of words.
 ///
 /// ```text
-///   what it is │ its userfaultfd │ the process that has it │ ranges gone │ their ends...
+///   what it is │ its userfaultfd │ the process that has it │ was it given pages │ ranges gone │ their ends...
 /// ```
 pub(crate) struct Letter([u64; PAGE_SIZE / 8]);
 
@@ -56,17 +57,20 @@ impl Letter {
     pub const FILLED: u64 = 0x4f43_5441_564f_0002;
 
     /// Ranges that fit in a letter.
-    const RANGES: usize = (PAGE_SIZE / 8 - 4) / 2;
+    const RANGES: usize = (PAGE_SIZE / 8 - Self::HEAD) / 2;
 
-    fn new<'a>(what: u64, uffd: i32, gone: impl Iterator<Item = &'a Span>) -> Self {
+    /// Words before them.
+    const HEAD: usize = 5;
+
+    fn new<'a>(what: u64, uffd: i32, given: bool, gone: impl Iterator<Item = &'a Span>) -> Self {
         let mut words = [0; PAGE_SIZE / 8];
-        let (head, ranges) = words.split_at_mut(4);
+        let (head, ranges) = words.split_at_mut(Self::HEAD);
         let mut n = 0;
         for (to, span) in ranges.chunks_exact_mut(2).zip(gone) {
             to.copy_from_slice(&[span.start as u64, span.end as u64]);
             n += 1;
         }
-        head.copy_from_slice(&[what, uffd as u64, task::pid() as u64, n]);
+        head.copy_from_slice(&[what, uffd as u64, task::pid() as u64, given.into(), n]);
         Self(words)
     }
 
@@ -85,10 +89,16 @@ impl Letter {
         (self.0[1] as i32, self.0[2] as i32)
     }
 
-    /// Ranges that the child has discarded or unmapped since the fork, or never had.
+    /// Whether the child was given pages since the fork: then that some are present says nothing of what it
+    /// has inherited.
+    pub const fn given(&self) -> bool {
+        self.0[3] != 0
+    }
+
+    /// Ranges that the child has discarded or unmapped since the fork.
     pub fn gone(&self) -> impl Iterator<Item = Span> + '_ {
-        let n = (self.0[3] as usize).min(Self::RANGES);
-        self.0[4..].chunks_exact(2).take(n).map(|ends| ends[0] as usize..ends[1] as usize)
+        let n = (self.0[4] as usize).min(Self::RANGES);
+        self.0[Self::HEAD..].chunks_exact(2).take(n).map(|ends| ends[0] as usize..ends[1] as usize)
     }
 
     fn page(&self) -> [u8; PAGE_SIZE] {
@@ -100,6 +110,50 @@ impl Letter {
     }
 }
 
+/// Ranges of which children get zeros (`MADV_WIPEONFORK`), in order of address.
+pub(crate) struct Wiped {
+    spans: [Span; MAX_WIPED],
+    len: usize,
+}
+
+impl Wiped {
+    pub const NONE: Self = Self { spans: [const { 0..0 }; MAX_WIPED], len: 0 };
+
+    /// What is said where they cannot be listed.
+    pub const UNLISTED: &str = "the ranges that a forked child gets as zeros could not be listed";
+
+    /// Lists those of this address space.
+    ///
+    /// # Errors
+    /// As of [`maps::wiped_on_fork`]; `ENOMEM` when there are too many.
+    pub fn list(&mut self) -> octavo_sys::Result<()> {
+        self.len = 0;
+        let mut fits = Ok(());
+        maps::wiped_on_fork(|span| fits = fits.and(self.add(span)))?;
+        fits
+    }
+
+    fn add(&mut self, span: Span) -> octavo_sys::Result<()> {
+        match self.spans[..self.len].last_mut() {
+            Some(last) if last.end == span.start => last.end = span.end,
+            _ => {
+                *self.spans.get_mut(self.len).ok_or(Errno::ENOMEM)? = span;
+                self.len += 1;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn spans(&self) -> &[Span] {
+        &self.spans[..self.len]
+    }
+
+    fn contains(&self, address: usize) -> bool {
+        let behind = self.spans().partition_point(|span| span.end <= address);
+        self.spans().get(behind).is_some_and(|span| span.contains(&address))
+    }
+}
+
 /// What the child did to its ranges since the fork.
 struct Steps {
     events: [Option<Event>; MAX_STEPS],
@@ -107,10 +161,12 @@ struct Steps {
     /// Children that the child itself has made meanwhile, and the number of steps before each.
     waiting: [(i32, usize); MAX_WAITING],
     waits: usize,
-    /// Ranges of which children get zeros (`MADV_WIPEONFORK`), in order of address, and how many there
-    /// are: looked up when the first page is given, since it takes the kernel long to tell.
-    wiped: [Span; MAX_WIPED],
-    wipes: Option<usize>,
+    /// What it got as zeros: looked up when the first page is given, since it takes the kernel long to tell,
+    /// unless the child finds that out itself.
+    wiped: Wiped,
+    is_wiped_known: bool,
+    /// Whether it was given a page, or lost one.
+    given: bool,
 }
 
 impl Steps {
@@ -119,20 +175,18 @@ impl Steps {
         len: 0,
         waiting: [(-1, 0); MAX_WAITING],
         waits: 0,
-        wiped: [const { 0..0 }; MAX_WIPED],
-        wipes: None,
+        wiped: Wiped::NONE,
+        is_wiped_known: false,
+        given: false,
     };
 
-    fn wiped(&self) -> &[Span] {
-        &self.wiped[..self.wipes.unwrap_or(0)]
-    }
+    /// As of a child that waits, and finds out itself what it gets as zeros.
+    const ANNOUNCED: Self = Self { is_wiped_known: true, ..Self::NONE };
 
     /// Where the child has the page now that was at `address` when it was made; `None` when it is
     /// gone or discarded.
     fn locate(&self, address: usize) -> Option<usize> {
-        let wiped = self.wiped();
-        let behind = wiped.partition_point(|span| span.end <= address);
-        if wiped.get(behind).is_some_and(|span| span.contains(&address)) {
+        if self.wiped.contains(address) {
             return None;
         }
         let mut at = address;
@@ -156,7 +210,7 @@ impl Steps {
             Event::Remove(span) | Event::Unmap(span) => Some(span),
             _ => None,
         });
-        self.wiped().iter().map(Some).chain(removed)
+        self.wiped.spans().iter().map(Some).chain(removed)
     }
 
     /// Whether the child has made no children and moved nothing, and what is gone fits in a letter.
@@ -168,7 +222,8 @@ impl Steps {
 
     /// The letter that gives the child its userfaultfd.
     fn letter(&self, uffd: i32) -> Option<Letter> {
-        self.is_simple().then(|| Letter::new(Letter::YOURS, uffd, self.gone().flatten()))
+        self.is_simple()
+            .then(|| Letter::new(Letter::YOURS, uffd, self.given, self.gone().flatten()))
     }
 }
 
@@ -229,7 +284,7 @@ impl Nursery {
             return Err(uffd);
         };
         let until = task::now() + PATIENCE;
-        *place = Some(Child { uffd, steps: Steps::NONE, until });
+        *place = Some(Child { uffd, steps: Steps::ANNOUNCED, until });
         self.len.fetch_add(1, Ordering::Release);
         Ok(())
     }
@@ -292,7 +347,8 @@ impl Pager {
     /// A child was made, whose userfaultfd is `raw`. The gate is shut.
     pub(crate) fn forked(&self, worker: &mut Worker, raw: i32) {
         let mut uffd = Uffd::own(raw);
-        if heir::is_expected() {
+        let expected = heir::expected();
+        if expected == Expected::Managed {
             match NURSERY.admit(uffd) {
                 Ok(()) => return,
                 Err(back) => uffd = back,
@@ -300,32 +356,19 @@ impl Pager {
         } else {
             sharing::note_fork();
         }
-        let mut steps = Steps::NONE;
+        let mut steps = if expected == Expected::Nothing { Steps::NONE } else { Steps::ANNOUNCED };
         self.fill_family(worker, &uffd, &mut steps);
         sharing::note_come();
     }
 
     fn find_wiped(&self, steps: &mut Steps) {
-        if steps.wipes.is_some() {
+        if steps.is_wiped_known {
             return;
         }
-        let mut n = 0usize;
-        let listed = maps::wiped_on_fork(|span| {
-            if let Some(last) = n.checked_sub(1).and_then(|last| steps.wiped.get_mut(last))
-                && last.end == span.start
-            {
-                last.end = span.end;
-                return;
-            }
-            if let Some(wiped) = steps.wiped.get_mut(n) {
-                *wiped = span;
-            }
-            n += 1;
-        });
-        if listed.is_err() || n > MAX_WIPED {
-            self.die("the ranges that a forked child gets as zeros could not be listed");
+        if steps.wiped.list().is_err() {
+            self.die(Wiped::UNLISTED);
         }
-        steps.wipes = Some(n);
+        steps.is_wiped_known = true;
     }
 
     /// Looks after the children that we answer for.
@@ -401,15 +444,13 @@ impl Pager {
     /// changed here since the fork, it was given before.
     fn answer_child(&self, worker: &mut Worker, child: &mut Child, page: usize) -> bool {
         let place = self.table.word(page).place();
-        if matches!(place, Place::Stored(_) | Place::Parked(_)) {
-            self.find_wiped(&mut child.steps);
-        }
         let here = child.steps.locate(page).is_some();
         let content = match place {
             Place::Stored(slot) if here => self.read_stored(worker, slot),
             Place::Parked(at) if here => Content::Page(self.parked_page(at)),
             _ => Content::Zeros,
         };
+        child.steps.given = true;
         child.goes_on(page, content.give(&child.uffd, page))
     }
 
@@ -491,7 +532,7 @@ impl Pager {
     /// to ring, with a copy of that, and would wait for ever. A child that was not announced has no pages to
     /// ring with, and may have moved memory of its own to where they would be.
     fn let_go(&self, child: &Uffd, steps: &mut Steps) {
-        let page = Letter::new(Letter::FILLED, -1, [].iter()).page();
+        let page = Letter::new(Letter::FILLED, -1, true, [].iter()).page();
         for bell in Ring::ALL.map(|ring| self.program.bell(ring)) {
             while steps.locate(bell).is_some() {
                 match child.copy(bell, &page, Waiters::Wake).map_err(|stopped| stopped.errno) {
@@ -521,6 +562,7 @@ impl Pager {
     /// Copies one page into the child, wherever it has it now; false when the child is gone.
     fn fill(&self, child: &Uffd, steps: &mut Steps, address: usize, content: Content<'_>) -> bool {
         self.find_wiped(steps);
+        steps.given = true;
         loop {
             let Some(at) = steps.locate(address) else { return true };
             let brought = content.give(child, at).or_else(|stopped| match stopped.errno {

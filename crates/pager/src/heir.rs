@@ -16,23 +16,23 @@
 #![allow(unsafe_code)] // the copy of the pager that nobody else uses
 
 use crate::evict::Bell;
-use crate::fork::{Letter, NURSERY};
+use crate::fork::{Letter, NURSERY, Wiped};
 use crate::gate::Gate;
 use crate::mapped::ASKS;
 use crate::pager::Pager;
 use crate::placement::Placement;
 use crate::populate;
-use crate::program::Ring;
+use crate::program::{self, Ring};
 use crate::regions::{Regions, Span};
 use crate::sharing;
 use crate::shrink::{self, Shrinker};
 use crate::start::{self, REST};
 use crate::table::{Place, Table, Word};
 use octavo_page::sync::Mutex;
-use octavo_page::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use octavo_page::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use octavo_sys::proc::Statm;
 use octavo_sys::uffd::Uffd;
-use octavo_sys::{Errno, Result, maps, memory, task};
+use octavo_sys::{Errno, Result, memory, task};
 
 /// Waits of a forking thread until our helpers rest, at most.
 const PATIENCE: u32 = 5000;
@@ -46,12 +46,34 @@ static WITHIN: AtomicU32 = AtomicU32::new(0);
 /// Whether what is ours may be inherited at present, and makes sense.
 static READY: AtomicBool = AtomicBool::new(false);
 
-/// Whether the next child was announced.
-static EXPECTED: AtomicBool = AtomicBool::new(false);
+/// What is known of the next child.
+static EXPECTED: AtomicU8 = AtomicU8::new(Expected::Nothing as u8);
 
-/// Whether the child that was just made was announced; asked once for each.
-pub(crate) fn is_expected() -> bool {
-    EXPECTED.swap(false, Ordering::AcqRel)
+/// What was announced of a child.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Expected {
+    /// Nothing: it is none of libc's, and runs on at once.
+    Nothing,
+    /// It waits until everything is brought, and then zeroes what children get as zeros.
+    Filled,
+    /// It makes a pager of its own, or waits as the others do.
+    Managed,
+}
+
+impl Expected {
+    const ALL: [Self; 3] = [Self::Nothing, Self::Filled, Self::Managed];
+
+    fn note(self) {
+        EXPECTED.store(self as u8, Ordering::Release);
+    }
+}
+
+/// What was announced of the child that was just made; asked once for each. Where a fork fails, the child
+/// after that may be taken for the one that was announced.
+pub(crate) fn expected() -> Expected {
+    let expected = EXPECTED.swap(Expected::Nothing as u8, Ordering::AcqRel);
+    Expected::ALL[usize::from(expected)]
 }
 
 /// Whether the thread whose fork was announced still exists; if there is none, one may be about to.
@@ -73,21 +95,33 @@ pub fn before_fork() {
         }
         return;
     }
-    if !take_turn(thread) || !start::pager().is_none_or(shrink::recall) || !has_rest_and_room() {
+    if !take_turn(thread) {
         return;
+    }
+    let ready = leave_everything();
+    READY.store(ready, Ordering::Release);
+    // Last, since the child of another thread's bare clone would be taken for this one. Before there is a
+    // pager nothing is registered, and no fork is told.
+    if program::answers_children() {
+        if ready { Expected::Managed } else { Expected::Filled }.note();
+    }
+}
+
+/// Leaves the child what it takes to make a pager of its own; false where that would not make sense.
+fn leave_everything() -> bool {
+    if !start::pager().is_none_or(shrink::recall) || !has_rest_and_room() {
+        return false;
     }
     // Between the two something may have been written, but not since: whoever writes rests.
     if start::pager().is_some_and(Pager::has_away) {
-        return;
+        return false;
     }
-    if memory::bequeath(true).is_ok() {
-        // Before there is a pager nothing is registered, and no fork is told.
-        EXPECTED.store(start::pager().is_some(), Ordering::Release);
-        READY.store(true, Ordering::Release);
-    } else {
+    let left = memory::bequeath(true).is_ok();
+    if !left {
         // Fails only where it succeeded before.
         let _ = memory::bequeath(false);
     }
+    left
 }
 
 /// Has our helpers rest while there is room for one more child; one that has neither will be filled.
@@ -156,7 +190,7 @@ pub fn after_fork_in_child() {
     }
     let ready = READY.swap(false, Ordering::AcqRel);
     let whole = REST.was_whole();
-    EXPECTED.store(false, Ordering::Relaxed);
+    Expected::Nothing.note();
     shrink::end_recall();
     WITHIN.store(0, Ordering::Relaxed);
     FORKING.store(0, Ordering::Release);
@@ -164,6 +198,7 @@ pub fn after_fork_in_child() {
     // SAFETY: this is the only task of the process.
     unsafe { NURSERY.forget() };
     if !ready {
+        await_filling();
         memory::disown();
         start::be_alone();
     } else if memory::inherit().is_err() || !whole {
@@ -179,12 +214,44 @@ pub fn after_fork_in_child() {
 /// Has the parent's server bring everything, and gives back what was inherited. Nobody of ours is in
 /// this process, unless it is the caller.
 pub(crate) fn refuse() {
-    if let Some(pager) = start::pager() {
-        let _ = pager.program.ring(Ring::Refuse);
-    }
+    await_filling();
     start::be_alone();
     // SAFETY: nothing of ours is reached without a pager.
     unsafe { memory::renounce() };
+}
+
+/// Waits until the parent's server has brought everything; then what children get as zeros is zeroed.
+fn await_filling() {
+    let Some(page) = program::ring(Ring::Refuse) else { return };
+    if Letter::read(page).what() != Letter::FILLED {
+        start::end_child(
+            b"octavo: the pager of the parent was lost before this child had its memory\n",
+        );
+    }
+    if WIPED.lock().list().is_err() {
+        start::end_child(
+            b"octavo: the ranges that a forked child gets as zeros could not be listed\n",
+        );
+    }
+    zero_wiped();
+}
+
+/// What this process, a forked child, was to get as zeros, where that is not certain to be so.
+static WIPED: Mutex<Wiped> = Mutex::new(Wiped::NONE);
+
+/// Has those ranges be zeros. Nobody but this child knows for sure which they were when it was made: so
+/// the parent's server gives it what the parent had there.
+pub(crate) fn zero_wiped() {
+    let mut wiped = WIPED.lock();
+    for span in wiped.spans() {
+        // SAFETY: it is what the child was to find there, and it has not gone on.
+        if unsafe { memory::discard(span.clone()) }.is_err() {
+            start::end_child(
+                b"octavo: a range that a forked child gets as zeros could not be zeroed\n",
+            );
+        }
+    }
+    *wiped = Wiped::NONE;
 }
 
 impl Pager {
@@ -250,13 +317,13 @@ impl Pager {
         self.changes = Mutex::new(crate::changes::Changes::new());
     }
 
-    /// Forgets what the child does not have: what it discarded since the fork, what children get as
-    /// zeros, and what they do not get at all.
+    /// Forgets what the child does not have: what it discarded since the fork, and what children do not get
+    /// at all. What they get as zeros is listed where it may not be zeros: its thread waits, and discards it.
     fn reconcile(&mut self, letter: &Letter) {
         for span in letter.gone() {
             self.forget_span(&span);
         }
-        let (mut at, mut may_be_wiped) = (0, false);
+        let (mut at, mut may_be_wiped) = (0, letter.given());
         while let Some(region) = self.region_from(at) {
             let mapping = match self.maps.any_from(region.start) {
                 Ok(mapping) => mapping.map_or(region.end..region.end, |mapping| mapping.span),
@@ -273,8 +340,8 @@ impl Pager {
             may_be_wiped |= self.settle_region(start..end);
             at = end.max(start + 1);
         }
-        if may_be_wiped && maps::wiped_on_fork(|span| self.forget_span(&span)).is_err() {
-            self.die("the ranges that a forked child gets as zeros could not be listed");
+        if may_be_wiped && WIPED.lock().list().is_err() {
+            self.die(Wiped::UNLISTED);
         }
     }
 

@@ -71,8 +71,33 @@ pub struct Program {
     uffd: Uffd,
     bin: Uffd,
     page_map: PageMap,
-    /// A page that is registered and present, and behind it those that children ring with.
+    /// A page that is registered and present, and behind it those that children ring with, which each of them
+    /// inherits: what is brought there is never written over memory of their own.
     probe: Reserve,
+}
+
+/// Where the probe is of a process that answers for its children, in each of those too; 0 before.
+static PROBE: AtomicUsize = AtomicUsize::new(0);
+
+const fn bell(probe: usize, ring: Ring) -> usize {
+    probe + ring as usize * PAGE_SIZE
+}
+
+fn read(bell: usize) -> [u64; PAGE_SIZE / 8] {
+    // SAFETY: a page of the probe, which nobody writes; where it is missing this waits until it is not.
+    unsafe { (bell as *const [u64; PAGE_SIZE / 8]).read_volatile() }
+}
+
+/// As [`Program::ring`], where there may be no pager: `None` where the parent had none either.
+#[must_use]
+pub fn ring(ring: Ring) -> Option<[u64; PAGE_SIZE / 8]> {
+    answers_children().then(|| read(bell(PROBE.load(Ordering::Acquire), ring)))
+}
+
+/// Whether children of this process are to ring.
+#[must_use]
+pub fn answers_children() -> bool {
+    PROBE.load(Ordering::Acquire) != 0
 }
 
 /// What a forked child tells whoever answers for it: each is a page that it touches, and it goes on
@@ -117,7 +142,7 @@ impl Program {
     /// The page that a child touches for `ring`.
     #[must_use]
     pub const fn bell(&self, ring: Ring) -> usize {
-        self.probe.start() + ring as usize * PAGE_SIZE
+        bell(self.probe.start(), ring)
     }
 
     /// What it means that a child touches `page`, if that.
@@ -129,9 +154,18 @@ impl Program {
     /// In a forked child, rings; gives the page that was brought for that.
     #[must_use]
     pub fn ring(&self, ring: Ring) -> [u64; PAGE_SIZE / 8] {
-        let page = self.bell(ring) as *const [u64; PAGE_SIZE / 8];
-        // SAFETY: a page of ours, which nobody writes; where it is missing this waits until it is not.
-        unsafe { page.read_volatile() }
+        read(self.bell(ring))
+    }
+
+    /// Has the children of this process ring from now on, also those to whom no pager is left. Before,
+    /// nobody would read of a fork.
+    ///
+    /// # Errors
+    /// As of [`Reserve::leave_to_every_child`].
+    pub fn hang_bells(&self) -> Result<()> {
+        self.probe.leave_to_every_child()?;
+        PROBE.store(self.probe.start(), Ordering::Release);
+        Ok(())
     }
 
     /// In a forked child, makes the descriptors that its copy of this names.
@@ -317,20 +351,23 @@ impl Program {
     /// Gives whatever `staging` still holds among its first `pages` back to the kernel. A page that the
     /// kernel itself is just moving to another frame has to be waited for, and one that a child has
     /// inherited is made our own; and where it stops, more may have been moved than it says, so the bin
-    /// is emptied before the next attempt.
+    /// is emptied before the next attempt. Why it stopped is told only to who begins there: behind what was
+    /// moved, or was not there, it is `EAGAIN` whatever the reason.
     pub fn empty(&self, staging: &Staging, pages: usize) {
         let len = pages * PAGE_SIZE;
         let (from, to) = (staging.pages.start(), staging.bin.start());
+        let mut at = 0;
         loop {
             // SAFETY: the caller holds staging alone, so these contents are nobody's any more.
-            let moved = unsafe { self.bin.move_pages(from..from + len, to) };
+            let moved = unsafe { self.bin.move_pages(from + at..from + len, to + at) };
             // SAFETY: nobody looks into the bin.
             unsafe { staging.bin.discard(to..to + len) };
-            match moved.map_err(|stopped| stopped.errno) {
-                Ok(()) => return,
-                Err(Errno::EBUSY) => self.own(staging, pages),
-                Err(Errno::EAGAIN | Errno::EEXIST) => task::yield_now(),
-                Err(errno) => panic!("staging could not be emptied: {errno:?}"),
+            let Err(stopped) = moved else { return };
+            at += stopped.done;
+            match stopped.errno {
+                Errno::EBUSY => self.own(staging, pages),
+                Errno::EAGAIN | Errno::EEXIST => task::yield_now(),
+                errno => panic!("staging could not be emptied: {errno:?}"),
             }
         }
     }
@@ -355,7 +392,7 @@ impl Program {
         let bin = Reserve::new(n * LEN, c"octavo bin")?;
         self.uffd.register(pages.span())?;
         self.bin.register(bin.span())?;
-        [&self.probe, &pages, &bin].into_iter().for_each(Reserve::leave_to_children);
+        [&pages, &bin].into_iter().for_each(Reserve::leave_to_children);
         Ok((0..n).map(move |at| {
             let part = |of: &Reserve| of.part(of.start() + at * LEN..of.start() + (at + 1) * LEN);
             let addresses = [const { AtomicUsize::new(0) }; BATCH];
@@ -434,5 +471,50 @@ impl crate::pager::Pager {
         // SAFETY: the word said so with the gate held, and staging is emptied only after the gate
         // was shut once more.
         unsafe { self.areas[area].staging.page(at) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+
+    /// A copy of this process that stands still; gives its number when it is there.
+    fn copy_of_us(program: &Program) -> i32 {
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                loop {
+                    let mut events = [const { None }];
+                    if let Ok([Some(Event::Fork { uffd })]) = program.read(&mut events) {
+                        return drop(Uffd::own(*uffd));
+                    }
+                    task::sleep(Duration::from_millis(1));
+                }
+            });
+            let Some(copy) = task::fork_aside().expect("a copy") else {
+                task::sleep(Duration::from_secs(60));
+                task::exit_group(1)
+            };
+            reader.join().expect("the fork was told");
+            copy
+        })
+    }
+
+    /// Needs root, or `vm.unprivileged_userfaultfd`.
+    #[test]
+    fn what_a_copy_has_too_is_given_back_wherever_it_begins() {
+        let program = Program::open().expect("a userfaultfd");
+        for first in [0, 1, 3] {
+            let staging = program.staging(1).expect("room").next().expect("an area");
+            let pages = [7; 2 * PAGE_SIZE];
+            assert_eq!(program.bring(staging.address(first), &pages), Brought::All);
+            memory::bequeath(true).expect("few mappings");
+            let copy = copy_of_us(&program);
+            program.empty(&staging, first + 2);
+            let mut left = 0;
+            program.taken(&staging, BATCH, |_| left += 1).expect("a scan");
+            assert_eq!(left, 0, "from place {first} on");
+            task::kill(&task::pidfd(copy).expect("the copy")).expect("it is there");
+        }
     }
 }

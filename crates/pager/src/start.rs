@@ -144,6 +144,8 @@ pub(crate) fn start_in_child() {
         || wait_for_helper(|| parent.into_iter().for_each(|parent| end_if_lost(parent, &looks)));
     if make_helper().and_then(|()| if pager().is_some() { wait() } else { Ok(()) }).is_err() {
         heir::refuse();
+    } else {
+        heir::zero_wiped();
     }
 }
 
@@ -165,12 +167,16 @@ fn end_if_lost(parent: Owner, looks: &Cell<u32>) {
     };
     looks.set(if waits && gone { looks.get() + 1 } else { 0 });
     if looks.get() == LOST_AFTER {
-        let line = b"octavo: the pager of the parent was lost before this child had its own\n";
-        if let Ok(program) = task::pidfd(task::pid()) {
-            task::tell(&program, line);
-        }
-        task::end_self();
+        end_child(b"octavo: the pager of the parent was lost before this child had its own\n");
     }
+}
+
+/// Ends this process, a forked child without a pager, which cannot have the memory that it should have.
+pub(crate) fn end_child(why: &[u8]) -> ! {
+    if let Ok(program) = task::pidfd(task::pid()) {
+        task::tell(&program, why);
+    }
+    task::end_self()
 }
 
 /// Has this process, a forked child, be unmanaged.
@@ -404,7 +410,8 @@ fn run(post: Outpost, work: Work<'_>) -> ! {
         Err(error) => give_up(error),
     };
     PAGER.store(core::ptr::from_ref(pager).cast_mut(), Ordering::Release);
-    if let Err(error) = start_others(pager, job, presence) {
+    if let Err(error) = start_others(pager, job, presence).and_then(|()| pager.program.hang_bells())
+    {
         give_up(error);
     }
     drop(work);

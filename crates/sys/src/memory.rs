@@ -1,15 +1,16 @@
 //! Ranges of our own: reserved at start, backed when touched, given back by discarding.
 //!
 //! None of them is dumped, none reaches a child (`MADV_DONTFORK`), but for those that are left to it
-//! ([`Reserve::leave_to_children`]) around a fork that we were told of, and none uses huge pages, but for
-//! those that are to ([`Reserve::enlarge`]), once nearly all of such a page is used.
+//! ([`Reserve::leave_to_children`]) around a fork that we were told of, or whatever fork it is
+//! ([`Reserve::leave_to_every_child`]), and none uses huge pages, but for those that are to
+//! ([`Reserve::enlarge`]), once nearly all of such a page is used.
 #![allow(unsafe_code)] // makes and discards mappings that only this project knows
 
 use crate::file::Fd;
 use crate::scan::{Is, PageMap, Run};
 use crate::{Errno, Result};
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use octavo_page::PAGE_SIZE;
 use syscalls::{Sysno, syscall};
 
@@ -49,7 +50,17 @@ impl Reserve {
 
     /// Has children inherit it, whenever [`bequeath`] says that they may inherit anything.
     pub fn leave_to_children(&self) {
-        OURS.leave(self.0.start);
+        OURS.leave(self.0.start, Left::WhenBequeathed);
+    }
+
+    /// Has children inherit it, those too that nobody was told of: its addresses are never their own memory.
+    ///
+    /// # Errors
+    /// As of [`bequeath`].
+    pub fn leave_to_every_child(&self) -> Result<()> {
+        advise(self.span(), advice::DOFORK)?;
+        OURS.leave(self.0.start, Left::Always);
+        Ok(())
     }
 
     /// Has it use huge pages where [`collapse`] finds that this costs hardly any memory.
@@ -233,7 +244,8 @@ pub fn is_ours(address: usize) -> bool {
 /// As of `madvise(2)`: `ENOMEM` when there are too many mappings.
 pub fn bequeath(anything: bool) -> Result<()> {
     let advice = if anything { advice::DOFORK } else { advice::DONTFORK };
-    OURS.spans().filter(|(_, left)| *left).try_for_each(|(span, _)| advise(span, advice))
+    let mut left = OURS.spans().filter(|(_, left)| *left == Left::WhenBequeathed);
+    left.try_for_each(|(span, _)| advise(span, advice))
 }
 
 /// Bytes of a huge page.
@@ -292,7 +304,7 @@ fn nearly_full(page_map: &PageMap, span: Range<usize>) -> Result<Option<Range<us
 /// # Errors
 /// As of [`bequeath`].
 pub fn inherit() -> Result<()> {
-    OURS.forget(|_, left| !left);
+    OURS.forget(|_, left| left == Left::Never);
     bequeath(false)
 }
 
@@ -302,12 +314,12 @@ pub fn disown() {
     OURS.forget(|_, _| true);
 }
 
-/// In a child that has no use for what was left to it: gives that back.
+/// In a child that has no use for what was left to it: gives that back, but for what every child inherits.
 ///
 /// # Safety
 /// Nobody uses any of it any more.
 pub unsafe fn renounce() {
-    for (span, _) in OURS.spans().filter(|(_, left)| *left) {
+    for (span, _) in OURS.spans().filter(|(_, left)| *left == Left::WhenBequeathed) {
         // SAFETY: ours, and of no use any more by the caller's promise.
         let _ = unsafe { syscall!(Sysno::munmap, span.start, span.len()) };
     }
@@ -319,11 +331,25 @@ static OURS: List = List([const { Entry::free() }; 128]);
 
 struct List([Entry; 128]);
 
+/// Which children inherit a reserve.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Left {
+    Never,
+    /// Those of forks that we were told of.
+    WhenBequeathed,
+    Always,
+}
+
+impl Left {
+    const ALL: [Self; 3] = [Self::Never, Self::WhenBequeathed, Self::Always];
+}
+
 /// One reserve; free when it starts at 0.
 struct Entry {
     start: AtomicUsize,
     end: AtomicUsize,
-    left_to_children: AtomicBool,
+    left_to_children: AtomicU8,
     enlarged: AtomicBool,
 }
 
@@ -333,13 +359,18 @@ impl Entry {
 
     const fn free() -> Self {
         let (start, end) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let (left_to_children, enlarged) = (AtomicBool::new(false), AtomicBool::new(false));
+        let left_to_children = AtomicU8::new(Left::Never as u8);
+        let enlarged = AtomicBool::new(false);
         Self { start, end, left_to_children, enlarged }
     }
 
     fn take(&self) -> bool {
         let order = (Ordering::AcqRel, Ordering::Relaxed);
         self.start.compare_exchange(0, Self::TAKEN, order.0, order.1).is_ok()
+    }
+
+    fn left(&self) -> Left {
+        Left::ALL[usize::from(self.left_to_children.load(Ordering::Relaxed))]
     }
 
     fn span(&self) -> Option<Range<usize>> {
@@ -352,14 +383,14 @@ impl List {
     fn note(&self, span: &Range<usize>) {
         // A fixed handful of reserves is made.
         let entry = self.0.iter().find(|entry| entry.take()).expect("room for one more reserve");
-        entry.left_to_children.store(false, Ordering::Relaxed);
+        entry.left_to_children.store(Left::Never as u8, Ordering::Relaxed);
         entry.enlarged.store(false, Ordering::Relaxed);
         entry.end.store(span.end, Ordering::Relaxed);
         entry.start.store(span.start, Ordering::Release);
     }
 
-    fn leave(&self, start: usize) {
-        self.entry(start).left_to_children.store(true, Ordering::Relaxed);
+    fn leave(&self, start: usize, left: Left) {
+        self.entry(start).left_to_children.store(left as u8, Ordering::Relaxed);
     }
 
     fn enlarge(&self, start: usize) {
@@ -376,18 +407,15 @@ impl List {
         self.0.iter().filter(|entry| entry.enlarged.load(Ordering::Relaxed)).filter_map(Entry::span)
     }
 
-    /// All of them, and whether they are left to children.
-    fn spans(&self) -> impl Iterator<Item = (Range<usize>, bool)> {
-        self.0.iter().filter_map(|entry| {
-            Some((entry.span()?, entry.left_to_children.load(Ordering::Relaxed)))
-        })
+    /// All of them, and which children they are left to.
+    fn spans(&self) -> impl Iterator<Item = (Range<usize>, Left)> {
+        self.0.iter().filter_map(|entry| Some((entry.span()?, entry.left())))
     }
 
-    /// Forgets those of which `gone` says so, from where they are and whether they are left to children.
-    fn forget(&self, gone: impl Fn(&Range<usize>, bool) -> bool) {
+    /// Forgets those of which `gone` says so, from where they are and which children they are left to.
+    fn forget(&self, gone: impl Fn(&Range<usize>, Left) -> bool) {
         for entry in &self.0 {
-            let left = entry.left_to_children.load(Ordering::Relaxed);
-            if entry.span().is_some_and(|span| gone(&span, left)) {
+            if entry.span().is_some_and(|span| gone(&span, entry.left())) {
                 entry.start.store(0, Ordering::Release);
             }
         }
@@ -403,6 +431,18 @@ pub unsafe fn own(address: usize) {
     // By hand: a compiler that sees that nothing changes makes a read of it.
     // SAFETY: the caller's promise; the contents stay the same.
     unsafe { core::arch::asm!("lock or byte ptr [{}], 0", in(reg) address, options(nostack)) };
+}
+
+/// Has `span` read as zeros.
+///
+/// # Errors
+/// As of `madvise(2)`.
+///
+/// # Safety
+/// What is there may be lost.
+pub unsafe fn discard(span: Range<usize>) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { syscall!(Sysno::madvise, span.start, span.len(), advice::DONTNEED) }.map(drop)
 }
 
 /// Has every page of `span` be this address space's own and present, as if it had been written, with
