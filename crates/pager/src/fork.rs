@@ -144,6 +144,11 @@ impl Wiped {
         Ok(())
     }
 
+    /// Forgets them.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
     pub fn spans(&self) -> &[Span] {
         &self.spans[..self.len]
     }

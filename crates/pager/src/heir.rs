@@ -251,7 +251,7 @@ pub(crate) fn zero_wiped() {
             );
         }
     }
-    *wiped = Wiped::NONE;
+    wiped.clear();
 }
 
 impl Pager {

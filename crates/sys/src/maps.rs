@@ -102,7 +102,8 @@ impl Maps {
 /// As of reading `/proc/self/smaps`.
 pub fn wiped_on_fork(mut each: impl FnMut(Range<usize>)) -> Result<()> {
     let smaps = Fd::open(c"/proc/self/smaps")?;
-    let mut buffer = [0u8; 8192];
+    // Small: a thread that forks may have a small stack.
+    let mut buffer = [0u8; 2048];
     let (mut filled, mut span) = (0, 0..0);
     loop {
         let read = smaps.read(&mut buffer[filled..])?;
