@@ -534,8 +534,8 @@ impl Pager {
     }
 
     /// Tells a child that it has everything: its userfaultfd is about to be closed. Its helper may be about
-    /// to ring, with a copy of that, and would wait for ever. A child that was not announced has no pages to
-    /// ring with, and may have moved memory of its own to where they would be.
+    /// to ring, with a copy of that, and would wait for ever. Every child has the pages to ring with, unless it
+    /// unmapped or moved them.
     fn let_go(&self, child: &Uffd, steps: &mut Steps) {
         let page = Letter::new(Letter::FILLED, -1, true, [].iter()).page();
         for bell in Ring::ALL.map(|ring| self.program.bell(ring)) {

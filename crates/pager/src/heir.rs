@@ -224,14 +224,10 @@ pub(crate) fn refuse() {
 fn await_filling() {
     let Some(page) = program::ring(Ring::Refuse) else { return };
     if Letter::read(page).what() != Letter::FILLED {
-        start::end_child(
-            b"octavo: the pager of the parent was lost before this child had its memory\n",
-        );
+        start::end_child("the pager of the parent was lost before this child had its memory");
     }
     if WIPED.lock().list().is_err() {
-        start::end_child(
-            b"octavo: the ranges that a forked child gets as zeros could not be listed\n",
-        );
+        start::end_child(Wiped::UNLISTED);
     }
     zero_wiped();
 }
@@ -246,9 +242,7 @@ pub(crate) fn zero_wiped() {
     for span in wiped.spans() {
         // SAFETY: it is what the child was to find there, and it has not gone on.
         if unsafe { memory::discard(span.clone()) }.is_err() {
-            start::end_child(
-                b"octavo: a range that a forked child gets as zeros could not be zeroed\n",
-            );
+            start::end_child("a range that a forked child gets as zeros could not be zeroed");
         }
     }
     wiped.clear();

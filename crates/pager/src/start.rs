@@ -167,14 +167,16 @@ fn end_if_lost(parent: Owner, looks: &Cell<u32>) {
     };
     looks.set(if waits && gone { looks.get() + 1 } else { 0 });
     if looks.get() == LOST_AFTER {
-        end_child(b"octavo: the pager of the parent was lost before this child had its own\n");
+        end_child("the pager of the parent was lost before this child had its own");
     }
 }
 
 /// Ends this process, a forked child without a pager, which cannot have the memory that it should have.
-pub(crate) fn end_child(why: &[u8]) -> ! {
+pub(crate) fn end_child(why: &str) -> ! {
+    let mut line = Text::<128>::new();
+    let _ = writeln!(line, "octavo: {why}");
     if let Ok(program) = task::pidfd(task::pid()) {
-        task::tell(&program, why);
+        task::tell(&program, line.as_bytes());
     }
     task::end_self()
 }
