@@ -1,16 +1,22 @@
 //! Chunks that are not on a device yet: being filled, or encrypted and on their way.
 //!
 //! ```text
-//!   idle ──► filled, plaintext ──► sealed, ciphertext ──► on the device: idle again
-//!                                    └─ failed: stays, and is read from here
+//!   idle ──► filled, sector by sector ──► sealed ──► on the device: idle again
+//!             │ open sector, plain          └─ failed: stays, and is read from here
+//!             └─ full: sealed, its ciphertext goes to its page
 //! ```
+//! A sector is sealed as soon as it is full, while it is in the nearest cache; on its way to its page it takes
+//! one of two routes ([`Route`]).
+//!
 //! A reader first looks here, and goes to the device where it finds nothing ([`Named`]).
 //!
-//! Pages come from a reserve in whole chunks only, so that those of a chunk stay side by side.
+//! Pages come from a reserve in whole chunks only, so that those of a chunk stay side by side; those of open
+//! sectors are taken before, and stay.
 
 use crate::geometry::{Geometry, SECTOR};
 use crate::named::Named;
 use crate::place::{Chunk, Segment};
+use crate::route::Route;
 use alloc::boxed::Box;
 use core::ops::Range;
 use octavo_crypt::{Crypt, Piece, Sector};
@@ -42,13 +48,6 @@ impl Cipher<'_> {
         Sector::at(self.base + (n * SECTOR) as u64)
     }
 
-    /// Encrypts pages in place, of which the first is sector `first` of the segment.
-    fn encrypt(&self, first: usize, pages: &mut [Option<Page>]) {
-        for (n, page) in (first..).zip(pages.iter_mut().flatten()) {
-            self.crypt.encrypt(&mut [Piece::in_place(self.sector(n), page.bytes_mut())]);
-        }
-    }
-
     /// Decrypts pages to `out`, of which the first is sector `first` of the segment.
     pub(crate) fn decrypt(&self, first: usize, pages: &[Option<Page>], out: &mut [u8]) {
         let sectors = pages.iter().flatten().zip(out.chunks_exact_mut(SECTOR));
@@ -58,42 +57,119 @@ impl Cipher<'_> {
     }
 }
 
+/// How full sectors of a chunk are sealed.
+#[derive(Clone, Copy)]
+pub(crate) struct Sealing<'a> {
+    pub(crate) cipher: Cipher<'a>,
+    /// The number of the chunk's first sector in its segment.
+    pub(crate) first: usize,
+    pub(crate) clock: fn() -> u64,
+}
+
+/// One of so many sectors is timed.
+const TIMED: usize = 8;
+
 /// A chunk in memory.
 pub(crate) struct Content {
-    /// All there or none.
+    /// All there or none. Those of sealed sectors have ciphertext.
     pages: Box<[Option<Page>]>,
+    /// The sector that is being filled, in plain; behind what was put, whatever was there.
+    open: Option<Page>,
+    /// Bytes that were put.
+    end: usize,
+    /// Sectors that are sealed, and whether that is all there will be.
+    sealed: usize,
     is_sealed: bool,
+    /// How they got to their pages, and what that took: sectors that were timed, and nanoseconds.
+    route: Route,
+    timed: u64,
+    took: u64,
 }
 
 impl Content {
-    /// Puts `bytes` at byte `at` of the chunk.
-    pub(crate) fn put(&mut self, mut at: usize, mut bytes: &[u8]) {
+    fn new(geometry: &Geometry, open: Option<Page>) -> Self {
+        let pages = (0..geometry.chunk_pages()).map(|_| None).collect();
+        Self {
+            pages,
+            open,
+            end: 0,
+            sealed: 0,
+            is_sealed: false,
+            route: Route::Cached,
+            timed: 0,
+            took: 0,
+        }
+    }
+
+    /// Puts `bytes` behind what was put before. A sector that is full is sealed.
+    pub(crate) fn put(&mut self, mut bytes: &[u8], sealing: Sealing<'_>) {
         assert!(!self.is_sealed, "a chunk that is sealed is not written");
         while !bytes.is_empty() {
-            let room = SECTOR - at % SECTOR;
-            let (now, later) = bytes.split_at(room.min(bytes.len()));
-            let page = self.pages[at / SECTOR].as_mut().expect("a chunk has its pages");
-            page.bytes_mut()[at % SECTOR..][..now.len()].copy_from_slice(now);
-            (at, bytes) = (at + now.len(), later);
+            let at = self.end % SECTOR;
+            let (now, later) = bytes.split_at(bytes.len().min(SECTOR - at));
+            self.open_mut()[at..][..now.len()].copy_from_slice(now);
+            self.end += now.len();
+            if self.end.is_multiple_of(SECTOR) {
+                self.seal_sector(sealing);
+            }
+            bytes = later;
         }
     }
 
-    /// Zeroes from byte `at` of the chunk to the end of its sector, and gives the sectors until there.
-    fn pad(&mut self, at: usize) -> usize {
-        if let Some(page) = self.pages.get_mut(at / SECTOR).and_then(Option::as_mut)
-            && !at.is_multiple_of(SECTOR)
-        {
-            page.bytes_mut()[at % SECTOR..].fill(0);
+    /// Seals what there is, to the end of a sector; gives the number of sectors.
+    pub(crate) fn seal(&mut self, sealing: Sealing<'_>) -> usize {
+        let at = self.end % SECTOR;
+        if at > 0 {
+            self.open_mut()[at..].fill(0);
+            self.seal_sector(sealing);
         }
-        at.div_ceil(SECTOR)
-    }
-
-    /// Encrypts the first `used` bytes, to whole sectors; gives their number.
-    pub(crate) fn seal(&mut self, cipher: Cipher<'_>, first: usize, used: usize) -> usize {
-        let sectors = self.pad(used);
-        cipher.encrypt(first, &mut self.pages[..sectors]);
         self.is_sealed = true;
-        sectors
+        self.sealed
+    }
+
+    /// Seals the sector that is being filled.
+    fn seal_sector(&mut self, sealing: Sealing<'_>) {
+        let is_timed = self.sealed.is_multiple_of(TIMED);
+        let begin = if is_timed { (sealing.clock)() } else { 0 };
+        let sector = sealing.cipher.sector(sealing.first + self.sealed);
+        let page = self.pages[self.sealed].as_mut().expect("a chunk has its pages");
+        let open = self.open.as_mut().expect("a buffer has a sector to fill").bytes_mut();
+        let crypt = sealing.cipher.crypt;
+        match self.route {
+            Route::Cached => crypt.encrypt(&mut [Piece::between(sector, open, page.bytes_mut())]),
+            Route::Streamed => {
+                crypt.encrypt(&mut [Piece::in_place(sector, open)]);
+                page.stream(open);
+            }
+        }
+        self.sealed += 1;
+        if is_timed {
+            self.timed += 1;
+            self.took += (sealing.clock)() - begin;
+        }
+    }
+
+    fn open_mut(&mut self) -> &mut [u8; SECTOR] {
+        self.open.as_mut().expect("a buffer has a sector to fill").bytes_mut()
+    }
+
+    /// Reads sectors of it, of which the first is sector `first` of the segment. Behind what was put are zeros.
+    fn read(&self, sectors: Range<usize>, first: usize, cipher: Cipher<'_>, out: &mut [u8]) {
+        let sealed = sectors.start.min(self.sealed)..sectors.end.min(self.sealed);
+        let (done, open) = out.split_at_mut(sealed.len() * SECTOR);
+        cipher.decrypt(first, &self.pages[sealed], done);
+        open.fill(0);
+        if sectors.contains(&self.sealed)
+            && let Some(page) = &self.open
+        {
+            let used = self.end.saturating_sub(self.sealed * SECTOR);
+            open[..used].copy_from_slice(&page.bytes()[..used]);
+        }
+    }
+
+    /// How its sectors got to their pages, and the nanoseconds that one took.
+    pub(crate) fn took(&self) -> Option<(Route, u64)> {
+        self.took.checked_div(self.timed).map(|ns| (self.route, ns))
     }
 
     /// Some sectors of it.
@@ -112,15 +188,27 @@ pub(crate) struct Buffers {
 impl Buffers {
     /// `count` buffers, for which `pool` has the pages.
     pub(crate) fn new(geometry: Geometry, count: usize, pool: Mempool<NoSource>) -> Self {
-        let pages = || (0..geometry.chunk_pages()).map(|_| None).collect();
-        let slot = |_| Named::new(Content { pages: pages(), is_sealed: false });
+        let slot = |_| {
+            let mut open = [None];
+            pool.alloc_bulk(&mut open, Wait::No);
+            let [open] = open;
+            assert!(open.is_some(), "a reserve has a page for each buffer's open sector");
+            Named::new(Content::new(&geometry, open))
+        };
         Self { geometry, slots: (0..count).map(slot).collect(), pool }
     }
 
-    /// Has an idle buffer be this chunk.
-    pub(crate) fn begin(&self, buffer: Buffer, chunk: Chunk) {
+    /// Pages that so many buffers take.
+    pub(crate) const fn pages(geometry: &Geometry, count: usize) -> usize {
+        count * (geometry.chunk_pages() + 1)
+    }
+
+    /// Has an idle buffer be this chunk, whose sectors get to their pages by `route`.
+    pub(crate) fn begin(&self, buffer: Buffer, chunk: Chunk, route: Route) {
         self.slots[buffer.index()].begin(chunk, |content| {
-            content.is_sealed = false;
+            (content.end, content.sealed, content.is_sealed) = (0, 0, false);
+            content.route = route;
+            (content.timed, content.took) = (0, 0);
             let got = self.pool.alloc_bulk(&mut content.pages, Wait::No);
             assert_eq!(got, content.pages.len(), "a reserve has pages for every buffer");
         });
@@ -154,13 +242,8 @@ impl Buffers {
             return false;
         };
         let first = chunk.number * self.geometry.chunk_pages();
-        let pages = content.sectors(sectors.start - first..sectors.end - first);
-        if content.is_sealed {
-            cipher.decrypt(sectors.start, pages, out);
-        } else {
-            let pages = pages.iter().flatten().zip(out.chunks_exact_mut(SECTOR));
-            pages.for_each(|(page, out)| out.copy_from_slice(page.bytes()));
-        }
+        let of_chunk = sectors.start - first..sectors.end - first;
+        content.read(of_chunk, sectors.start, cipher, out);
         true
     }
 
@@ -178,6 +261,87 @@ impl Buffers {
 /// The pages of chunks that nobody wants any more go home, and the memory with them.
 impl Drop for Buffers {
     fn drop(&mut self) {
-        self.slots.iter().for_each(|slot| self.pool.free_bulk(&mut slot.content().pages));
+        for slot in &self.slots {
+            let mut content = slot.content();
+            self.pool.free_bulk(&mut content.pages);
+            self.pool.free_bulk(&mut [content.open.take()]);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use octavo_crypt::{Format, Key};
+    use octavo_mempool::{Config, Ground};
+    use proptest::prelude::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    const CHUNK: Chunk = Chunk { segment: Segment(0), number: 1 };
+    const BUFFER: Buffer = Buffer(0);
+
+    fn clock() -> u64 {
+        0
+    }
+
+    /// What sectors of the chunk hold, as a reader gets them.
+    fn read(buffers: &Buffers, sectors: Range<usize>, cipher: Cipher<'_>) -> Vec<u8> {
+        let mut out = vec![1; sectors.len() * SECTOR];
+        let first = CHUNK.number * buffers.geometry.chunk_pages();
+        let sectors = first + sectors.start..first + sectors.end;
+        assert!(buffers.read(CHUNK.segment, sectors, cipher, &mut out));
+        out
+    }
+
+    proptest! {
+        /// The twin is the bytes that were put, one behind the other, with zeros behind them.
+        #[test]
+        fn a_chunk_has_what_was_put_at_any_time(
+            lens in prop::collection::vec((1..9000_usize, 0..4_usize, 0..4_usize), 1..12),
+            streamed: bool,
+            seed: u8,
+        ) {
+            let geometry = Geometry::new(1 << 16, 4 * SECTOR).expect("powers of two");
+            let pages = Buffers::pages(&geometry, 1);
+            let ground = Ground::new(pages, c"octavo-test").expect("room");
+            let pool = Mempool::new(ground, NoSource, Config { cpus: 1, clock }).expect("memory");
+            let buffers = Buffers::new(geometry, 1, pool);
+            let key = Key::ephemeral().expect("a key");
+            let crypt = Crypt::new(key, Format::PAGES).expect("a cipher");
+            let cipher = Cipher { crypt: &crypt, base: 1 << 20 };
+            let sealing = Sealing { cipher, first: geometry.chunk_pages(), clock };
+            let route = if streamed { Route::Streamed } else { Route::Cached };
+            let mut twin = Vec::new();
+            let padded = |twin: &[u8]| {
+                let mut twin = twin.to_vec();
+                twin.resize(geometry.chunk_bytes(), 0);
+                twin
+            };
+            // What an earlier chunk has left is nobody's.
+            for _ in 0..2 {
+                buffers.begin(BUFFER, CHUNK, route);
+                twin.clear();
+                for (len, a, b) in &lens {
+                    let len = (*len).min(geometry.chunk_bytes() - twin.len());
+                    let part: Vec<_> = (0..len).map(|n| (n * 7) as u8 ^ seed).collect();
+                    buffers.content(BUFFER).put(&part, sealing);
+                    twin.extend(part);
+                    let sectors = *a.min(b)..a.max(b) + 1;
+                    let bytes = sectors.start * SECTOR..sectors.end * SECTOR;
+                    let found = read(&buffers, sectors, cipher);
+                    prop_assert!(found == padded(&twin)[bytes]);
+                }
+                let sectors = buffers.content(BUFFER).seal(sealing);
+                prop_assert_eq!(sectors, twin.len().div_ceil(SECTOR));
+                prop_assert!(read(&buffers, 0..4, cipher) == padded(&twin));
+                let mut plain = vec![0; sectors * SECTOR];
+                let content = buffers.content(BUFFER);
+                cipher.decrypt(sealing.first, content.sectors(0..sectors), &mut plain);
+                prop_assert!(plain == padded(&twin)[..plain.len()], "what the device gets");
+                drop(content);
+                buffers.end(BUFFER);
+            }
+        }
     }
 }

@@ -49,6 +49,7 @@ mod named;
 mod place;
 mod read;
 mod record;
+mod route;
 mod stats;
 mod table;
 
@@ -155,7 +156,7 @@ impl<D: Device> Backing<D> {
     /// # Errors
     /// [`NewError`] when they are too small, too large or too many, or there is no memory.
     pub fn new(devices: Vec<Member<D>>, config: Config) -> Result<Self, NewError> {
-        let Config { geometry, buffers, readers, clock } = config;
+        let Config { geometry, buffers: count, readers, clock } = config;
         check(&devices, &config)?;
         let ranks = ranks(&devices);
         let size = geometry.segment_bytes() as u64;
@@ -167,14 +168,14 @@ impl<D: Device> Backing<D> {
         };
         let members: Box<[_]> = devices.into_iter().map(member).collect();
         let read_pages = readers.max(1) * read::window_sectors(&geometry);
-        let write_pages = buffers * geometry.chunk_pages();
-        let buffers = Buffers::new(geometry, buffers, reserve(write_pages, clock)?);
+        let write_pages = Buffers::pages(&geometry, count);
+        let buffers = Buffers::new(geometry, count, reserve(write_pages, clock)?);
         members.iter().for_each(|member| member.device.adopt(buffers.memory()));
         let mut secret = [0; 8];
         random(&mut secret).map_err(NewError::NoRandom)?;
         let ends = members.iter().skip(1).map(|member| member.base).chain([base]);
         let counts = members.iter().zip(ends).map(|(member, end)| end - member.base);
-        let log = Log::new(counts, ranks, write_pages / geometry.chunk_pages());
+        let log = Log::new(counts, ranks, count);
         let tables = Table::bytes(base as usize) + Log::bytes(base as usize);
         Ok(Self {
             geometry,

@@ -22,12 +22,13 @@
 //! One buffer is left to the cleaner, and so are some segments: so it always can go on.
 
 use crate::Backing;
-use crate::buffers::{Buffer, Cipher};
+use crate::buffers::{Buffer, Cipher, Sealing};
 use crate::device::{Device, DeviceId, Tag, Transfer};
 use crate::errors::{Trouble, WriteError};
 use crate::geometry::SECTOR;
 use crate::place::{Chunk, GRANULE, Owner, Place, Segment};
 use crate::record::{self, HEADER};
+use crate::route::Routes;
 use alloc::boxed::Box;
 use octavo_sys::Errno;
 use octavo_sys::disk::is_full;
@@ -233,6 +234,7 @@ pub(crate) struct Log {
     heads: [Option<Head>; GENERATIONS],
     pub(crate) metas: Box<[Meta]>,
     flights: Box<[Flight]>,
+    routes: Routes,
     pub(crate) disks: Box<[Disk]>,
     /// Devices by priority, the highest first; equals together.
     ranks: Box<[Box<[DeviceId]>]>,
@@ -261,6 +263,7 @@ impl Log {
             heads: [const { None }; GENERATIONS],
             metas: alloc::vec![Meta::FREE; base as usize].into(),
             flights: alloc::vec![Flight::Idle; buffers].into(),
+            routes: Routes::new(),
             disks,
             ranks,
             opened: 0,
@@ -392,7 +395,7 @@ impl<D: Device> Backing<D> {
         let place = if head.buffer.is_none() { &mut head.buffer } else { &mut head.next };
         *place = Some(buffer);
         log.flights[buffer.index()] = Flight::Filling;
-        self.buffers.begin(buffer, chunk);
+        self.buffers.begin(buffer, chunk, log.routes.choose());
         Ok(())
     }
 
@@ -471,15 +474,21 @@ impl<D: Device> Backing<D> {
         while !part.is_empty() {
             let head = log.heads[generation].as_mut().expect("room was made");
             let buffer = head.buffer.expect("room was made");
-            let at = head.at % chunk;
-            let (now, later) = part.split_at(part.len().min(chunk - at));
-            self.buffers.content(buffer).put(at, now);
+            let (now, later) = part.split_at(part.len().min(chunk - head.at % chunk));
+            let sealing = self.sealing(self.geometry.chunk_of(head.segment, head.at));
+            self.buffers.content(buffer).put(now, sealing);
             head.at += now.len();
             part = later;
             if head.at.is_multiple_of(chunk) {
                 self.send(log, generation);
             }
         }
+    }
+
+    /// How sectors of a chunk are sealed.
+    fn sealing(&self, chunk: Chunk) -> Sealing<'_> {
+        let first = self.geometry.span(chunk).start / SECTOR;
+        Sealing { cipher: self.cipher(chunk.segment), first, clock: self.clock }
     }
 
     /// Seals the chunk of a head and sends it on its way.
@@ -489,9 +498,14 @@ impl<D: Device> Backing<D> {
         head.buffer = head.next.take();
         let (segment, end) = (head.segment, head.at);
         let chunk = self.geometry.chunk_of(segment, end - 1);
-        let start = self.geometry.span(chunk).start;
-        let first = start / SECTOR;
-        let sectors = self.buffers.content(buffer).seal(self.cipher(segment), first, end - start);
+        let sealing = self.sealing(chunk);
+        let first = sealing.first;
+        let mut content = self.buffers.content(buffer);
+        let sectors = content.seal(sealing);
+        if let Some((route, ns)) = content.took() {
+            log.routes.note(route, ns);
+        }
+        drop(content);
         log.metas[segment.index()].pending += 1;
         self.begin(log, buffer, Job { segment, first, sectors, done: 0 }, 0);
     }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // A page is made of an address.
 
 use alloc::vec::Vec;
+use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
 use core::ffi::CStr;
 use core::fmt;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
@@ -51,6 +52,21 @@ impl Page {
     pub const fn bytes_mut(&mut self) -> &mut [u8; PAGE_SIZE] {
         // SAFETY: as in `bytes`.
         unsafe { self.0.as_mut() }
+    }
+
+    /// Fills it with `from` past the caches: for what is next read by a device. Where other caches have its
+    /// lines, as those have of who read them for a device, they are not brought here before they are written.
+    pub fn stream(&mut self, from: &[u8; PAGE_SIZE]) {
+        const STEP: usize = size_of::<__m128i>();
+        let (from, to) = (from.as_ptr(), self.0.as_ptr().cast::<u8>());
+        for at in (0..PAGE_SIZE).step_by(STEP) {
+            // SAFETY: 16 bytes inside of a page each, which is aligned, mapped, ours alone, and not `from`;
+            // every x86-64 has these stores.
+            unsafe { _mm_stream_si128(to.add(at).cast(), _mm_loadu_si128(from.add(at).cast())) }
+        }
+        // SAFETY: every x86-64 has it. Such stores are in no order with others until here; from here on they are as
+        // any that were made before.
+        unsafe { _mm_sfence() };
     }
 }
 
