@@ -28,6 +28,7 @@ static unsigned long stat_field(const char *task, int number) {
 static void tell_task(const char *task) {
     fprintf(stderr, "  %s %s,", task, text_of(task, "comm"));
     fprintf(stderr, " %lu ticks,", stat_field(task, 14) + stat_field(task, 15));
+    fprintf(stderr, " nice %ld, policy %lu,", (long)stat_field(task, 19), stat_field(task, 41));
     fprintf(stderr, " in %s,", text_of(task, "wchan"));
     fprintf(stderr, " call %s\n", text_of(task, "syscall"));
 }

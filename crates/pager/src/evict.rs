@@ -25,6 +25,7 @@ use crate::program::{BATCH, Staging};
 use crate::regions::{Regions, Span};
 use crate::serve::WARM;
 use crate::sharing::{self, Shared};
+use crate::shrink::Shrunk;
 use crate::start::{self, PINS};
 use crate::table::{Place, Word};
 use core::time::Duration;
@@ -736,7 +737,7 @@ impl Pager {
 
     fn shrink_at_work(&self, worker: &mut Worker) -> bool {
         let _work = start::work();
-        self.shrink_step(worker)
+        self.shrink_step(worker) == Shrunk::Some
     }
 
     /// Has tables that have grown use huge pages: a fault looks into four of them, at random. Not what a

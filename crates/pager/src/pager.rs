@@ -419,10 +419,17 @@ impl Pager {
         }
     }
 
-    /// For the server: measures what is used, if the watch is late. What is shared only the watch can tell.
+    /// For the server: measures what is used, if the watch is late.
     pub(crate) fn measure_if_late(&self, now: Duration) {
         let looked_at = Duration::from_micros(self.looked_at.load(Ordering::Relaxed));
-        if now.saturating_sub(looked_at) < LATE || sharing::shares() {
+        if now.saturating_sub(looked_at) >= LATE {
+            self.measure(now);
+        }
+    }
+
+    /// For the server: measures what is used. What is shared only the watch can tell.
+    pub(crate) fn measure(&self, now: Duration) {
+        if sharing::shares() {
             return;
         }
         if let Some(statm) = Statm::read(&self.statm) {

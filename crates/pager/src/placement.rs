@@ -97,16 +97,19 @@ impl Placement {
 
     /// Frees helpers that get no time where they are.
     pub(crate) fn relieve(&self) {
-        // It may hold the lock itself: the watch has other work than to wait for it.
-        if let Some(mut bound) = self.bound.try_lock() {
-            bound.free_until = task::now() + RECOVERY;
-            self.bind(&mut bound, None);
-        }
+        let Some(mut bound) = self.bound.try_lock() else {
+            // The server itself has it, most likely, and would have it for ever as an idle task beside others that
+            // are busy. As a normal one it lets go of it soon; who finds it starving then binds it anew.
+            task::set_policy(self.server.load(Ordering::Relaxed) as i32, self.usual);
+            return;
+        };
+        bound.free_until = task::now() + RECOVERY;
+        self.bind(&mut bound, None);
     }
 
-    /// For the watch: takes what the server may hold, which frees a server that starves with it.
-    /// Nobody else would: faults may not even be waiting, while memory grows that is not registered.
-    pub fn patiently<T>(&self, try_to: impl Fn() -> Option<T>, take: impl FnOnce() -> T) -> T {
+    /// For the watch: takes what the server may hold, which frees a server that starves with it, as often as
+    /// that takes. Nobody else would: faults may not even be waiting, while memory grows that is not registered.
+    pub fn patiently<T>(&self, try_to: impl Fn() -> Option<T>) -> T {
         let begin = task::now();
         loop {
             if let Some(taken) = try_to() {
@@ -114,7 +117,6 @@ impl Placement {
             }
             if task::now().saturating_sub(begin) > PATIENCE {
                 self.relieve();
-                return take();
             }
             task::sleep(SHORT);
         }
@@ -213,4 +215,38 @@ impl Starvation {
 /// The CPU that a thread of a process last ran on.
 fn cpu_of(process: i32, thread: u32) -> Option<usize> {
     Stat::Cpu.read(&proc::open(process, format_args!("task/{thread}/stat")).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    /// It became an idle task while it held the lock, and got no time since.
+    #[test]
+    fn a_server_that_starves_with_the_lock_is_an_idle_task_no_more() {
+        let placement = Placement::new();
+        let has_lock = AtomicBool::new(false);
+        let until = task::now() + Duration::from_secs(20);
+        thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                placement.note_server();
+                let _bound = placement.bound.lock();
+                task::set_policy(task::id(), Policy::Idle);
+                assert!(Policy::of_this_task() == Policy::Idle);
+                has_lock.store(true, Ordering::Release);
+                while Policy::of_this_task() == Policy::Idle && task::now() < until {
+                    task::sleep(SHORT);
+                }
+                Policy::of_this_task() == placement.usual
+            });
+            while !has_lock.load(Ordering::Acquire) {
+                task::sleep(SHORT);
+            }
+            placement.relieve();
+            assert!(server.join().expect("no panic"));
+        });
+        placement.relieve();
+        assert!(!placement.is_lone());
+    }
 }

@@ -147,6 +147,7 @@ impl Pager {
         if self.budget.is_full() {
             self.condense_for_fault(worker);
         }
+        self.shrink_for_fault(worker);
     }
 
     fn try_answer(&self, worker: &mut Worker, fault: Fault) -> Answer {

@@ -10,9 +10,11 @@
 //! What does not compress goes first, whatever the store takes: kept as it is it frees nothing, and it is
 //! taken out of the program only because a file is there for it.
 //!
-//! It starts long before the limit, so that a fault never waits for a write: the evictors do it, one of them
-//! at a time, as they condense, and give way to a fork between two steps. What is in the file stays stored:
-//! faults read it from there, a child that is filled gets it, and it is freed like the rest.
+//! It starts long before the limit, so that a fault hardly ever waits for a write: the evictors do it, one of
+//! them at a time, as they condense, and give way to a fork between two steps. Only where a program makes what
+//! does not compress faster than they write, and the limit is passed, does the server write, and the program
+//! waits. What is in the file stays stored: faults read it from there, a child that is filled gets it, and it is
+//! freed like the rest.
 //!
 //! The file is opened when the first object is to be written: most processes of a tree never do. Each
 //! process has its own ([`Opened`]); what a parent wrote a forked child cannot read, nor keep the parent from
@@ -50,6 +52,12 @@ const READERS: usize = 2;
 /// Bytes that a step writes, about: a fork waits for no more.
 const STEP: usize = 256 << 10;
 
+/// Steps that a fault waits for, at most: with as many it brings in far less than they write.
+const FOR_A_FAULT: u32 = 8;
+
+/// A fault looks again after this, where somebody else writes.
+const SOON: Duration = Duration::from_micros(200);
+
 /// Objects that the pool may move after each step.
 const COMPACT_MOVES: usize = 256;
 
@@ -68,6 +76,17 @@ enum Opened {
     Yes,
     /// There is none to be had, which was said.
     Never,
+}
+
+/// What came of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shrunk {
+    /// Something was written, or brought back for a fork.
+    Some,
+    /// There is nothing to do, or no way to do it.
+    Nothing,
+    /// Somebody else is at it.
+    Busy,
 }
 
 /// What is known from one step to the next.
@@ -117,13 +136,32 @@ impl Pager {
         self.store.away_objects() > 0
     }
 
-    /// Writes some of the oldest objects back, while the store takes too much; false when there is nothing
-    /// to do, or somebody else is at it.
-    pub(crate) fn shrink_step(&self, worker: &mut Worker) -> bool {
+    /// Has a fault wait while the limit is passed and there is something to write: as fast as the program goes
+    /// the evictors do not keep up with it.
+    pub(crate) fn shrink_for_fault(&self, worker: &mut Worker) {
+        if self.config.backing.is_none() {
+            return;
+        }
+        for _ in 0..FOR_A_FAULT {
+            if self.budget.until_limit() > 0 {
+                return;
+            }
+            let Some(_work) = start::REST.try_work() else { return };
+            match self.shrink_step(worker) {
+                Shrunk::Some => {}
+                Shrunk::Nothing => return,
+                Shrunk::Busy => task::sleep(SOON),
+            }
+            self.measure(task::now());
+        }
+    }
+
+    /// Writes some of the oldest objects back, while the store takes too much.
+    pub(crate) fn shrink_step(&self, worker: &mut Worker) -> Shrunk {
         let Some(BackingConfig { max_pool_percent, .. }) = self.config.backing else {
-            return false;
+            return Shrunk::Nothing;
         };
-        let Some(mut shrinker) = self.shrinker.try_lock() else { return false };
+        let Some(mut shrinker) = self.shrinker.try_lock() else { return Shrunk::Busy };
         if RECALL.load(Ordering::Acquire) != NOTHING {
             return self.recall_step(worker, &mut shrinker);
         }
@@ -134,7 +172,7 @@ impl Pager {
         let is_wanted = shrinker.is_on || self.store.has_raw();
         if !is_wanted || now < shrinker.rests_until || !self.has_file(&mut shrinker) {
             self.publish_backing(&mut shrinker, now);
-            return false;
+            return Shrunk::Nothing;
         }
         let done = self.write_some(shrinker.is_on);
         self.store.compact(COMPACT_MOVES);
@@ -147,7 +185,7 @@ impl Pager {
         if done.stopped.is_some() {
             shrinker.rests_until = now + REST;
         }
-        done.stopped.is_none() && !done.nothing
+        if done.stopped.is_none() && !done.nothing { Shrunk::Some } else { Shrunk::Nothing }
     }
 
     /// Writes a few batches: of anything, or only of what does not compress.
@@ -169,9 +207,9 @@ impl Pager {
     }
 
     /// Brings some objects back, for a fork that waits.
-    fn recall_step(&self, worker: &mut Worker, shrinker: &mut Shrinker) -> bool {
+    fn recall_step(&self, worker: &mut Worker, shrinker: &mut Shrinker) -> Shrunk {
         if RECALL.load(Ordering::Acquire) != WANTED || !self.has_away() {
-            return false;
+            return Shrunk::Nothing;
         }
         match self.store.bring_back_from(&mut worker.scratch, shrinker.back) {
             Ok(Some(next)) => shrinker.back = next,
@@ -182,7 +220,7 @@ impl Pager {
             }
         }
         task::futex_wake(&RECALL);
-        true
+        Shrunk::Some
     }
 
     /// Whether there is a file to write to; the first time it is opened.

@@ -310,7 +310,7 @@ impl Pager {
     /// cannot be registered (another userfaultfd has it) is left alone.
     fn manage(&self, span: &Span, excluded: &Excluded) -> Managed {
         // Shut, so that an event that unmaps the range comes after it is in the list.
-        let _gate = self.placement.patiently(|| self.gate.try_write(), || self.gate.write());
+        let _gate = self.placement.patiently(|| self.gate.try_write());
         // Nor is a change still to be told that would seem to be one of what is registered now.
         let mapping = if self.program.is_settled() { self.mapping_at(span.start) } else { None };
         // It may have grown since: one that is registered in part is two mappings from then on.
@@ -351,7 +351,7 @@ impl Pager {
 
     /// The regions. Who holds them may be the server, which starves.
     fn regions_soon(&self) -> MutexGuard<'_, Regions> {
-        self.placement.patiently(|| self.regions.try_lock(), || self.regions.lock())
+        self.placement.patiently(|| self.regions.try_lock())
     }
 
     /// Notes what there is in `span`, which may be registered, as known.
