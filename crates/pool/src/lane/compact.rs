@@ -87,9 +87,10 @@ pub(crate) struct Step {
     pub dense: bool,
 }
 
-/// How far trials came. A first sweep tries all zspages that may be worth it, and notes what each wins; the next
-/// ones come back to those that win most, then to those that win less. As holes fill up a zspage hardly ever gets
-/// better: so it is tried again only when it is its turn.
+/// How far trials came. A first sweep notes of each zspage what it would win were each of its blocks to find a hole;
+/// each sweep then tries those that may win most, the next one those that win less. What a trial finds is noted
+/// instead. As holes fill up a zspage hardly ever gets better: so it is tried, and tried again, only when it is its
+/// turn, and the holes are those that are left by then.
 #[derive(Clone, Copy)]
 pub(super) struct Sweep {
     /// Words to be won by a move.
@@ -282,13 +283,10 @@ impl<A: Arena> Held<'_, A> {
             if !self.may_be_emptied(zspage) {
                 continue;
             }
-            let is_due = if sweep.is_first() {
-                zspages.set_gain(zspage, 0);
-                self.is_hopeful(zspage, least)
-            } else {
-                zspages.gain(zspage) >= sweep.bar
-            };
-            if !is_due {
+            if sweep.is_first() {
+                zspages.set_gain(zspage, self.hope(zspage, least));
+            }
+            if zspages.gain(zspage) < sweep.bar {
                 continue;
             }
             let gain = self.gain(zspage, least, tried);
@@ -317,12 +315,13 @@ impl<A: Arena> Held<'_, A> {
         zspage != self.lane.open || waste >= (room >> 2).max(2 * PAGE_WORDS)
     }
 
-    /// Whether a zspage wastes so much that it is worth a trial: most blocks find holes, so many times as much
-    /// may be won.
-    fn is_hopeful(&self, zspage: u32, least: u32) -> bool {
+    /// Words that emptying a zspage wins by a move if each block finds a hole; none when it wastes so little that this
+    /// is not worth a trial.
+    fn hope(&self, zspage: u32, least: u32) -> u32 {
         let zspages = &self.ground.zspages;
-        let waste = (zspages.pages(zspage) * PAGE_WORDS).saturating_sub(zspages.fill(zspage));
-        waste * HOPE >= zspages.blocks(zspage) * least
+        let (room, blocks) = (zspages.pages(zspage) * PAGE_WORDS, zspages.blocks(zspage));
+        let waste = room.saturating_sub(zspages.fill(zspage));
+        if waste * HOPE >= blocks * least { room / blocks } else { 0 }
     }
 
     /// Lets go of a zspage that is not empty yet.
