@@ -28,6 +28,7 @@
 mod compact;
 mod dead;
 mod huge;
+mod others;
 mod raze;
 mod stock;
 mod trial;
@@ -244,6 +245,8 @@ pub(crate) struct Held<'a, A> {
     pub handles: &'a Handles,
     pub number: usize,
     pub lane: &'a mut Lane,
+    /// By their numbers, others whose locks the caller holds too: objects may be moved into their holes.
+    pub others: &'a mut [Option<&'a mut Lane>],
 }
 
 impl<A: Arena> Held<'_, A> {
@@ -749,8 +752,8 @@ impl<A: Arena> Held<'_, A> {
     }
 
     fn tag(&self, at: u32) -> u32 {
-        // SAFETY: `self` holds the lane's lock; the lane's invariants, stated above, say that a tag
-        // stands in a committed page of a zspage of this lane.
+        // SAFETY: `self` holds the lane's lock, or it is a hole of one of the others'; the lane's invariants,
+        // stated above, say that a tag stands in a committed page of a zspage of this lane.
         unsafe { self.ground.tag(at) }
     }
 

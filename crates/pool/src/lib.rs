@@ -26,8 +26,8 @@
 //!   it. Threads that store at the same time use different lanes.
 //! - `free` takes it if nobody has it, and otherwise leaves the dead object to whoever takes it next: it
 //!   waits for nobody.
-//! - A thread holds at most one lane's lock, and there are no other locks; the arena is called with a lane's
-//!   lock held, so the arena must not call the pool.
+//! - A thread waits for a lane's lock only while it holds none, and there are no other locks; the arena is called with
+//!   a lane's lock held, so the arena must not call the pool. Only compaction holds several, those that nobody had.
 //!
 //! Nothing is allocated after [`Pool::new`], so freeing never needs memory.
 #![no_std]
@@ -60,6 +60,7 @@ pub use stats::Stats;
 use alloc::boxed::Box;
 #[cfg(not(loom))]
 use core::arch::x86_64::__rdtscp;
+use core::array;
 use core::hint::spin_loop;
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -182,6 +183,16 @@ pub struct Pool<A> {
 struct Padded {
     lock: Mutex<Lane>,
     left: Left,
+    /// Words that a move has to win in this lane, as compaction came down to last: who compacts goes where that is
+    /// most. Not loom's: it decides what is done first, and nothing else.
+    turn: core::sync::atomic::AtomicU32,
+}
+
+impl Padded {
+    fn new() -> Self {
+        let turn = core::sync::atomic::AtomicU32::new(u32::MAX);
+        Self { lock: Mutex::new(Lane::new()), left: Left::new(), turn }
+    }
 }
 
 impl<A: Arena> Pool<A> {
@@ -212,9 +223,7 @@ impl<A: Arena> Pool<A> {
                 razed: AtomicU32::new(0),
             },
             handles: Handles::new(config.max_objects),
-            lanes: (0..LANES)
-                .map(|_| Padded { lock: Mutex::new(Lane::new()), left: Left::new() })
-                .collect(),
+            lanes: (0..LANES).map(|_| Padded::new()).collect(),
             razing: AtomicU32::new(0),
         })
     }
@@ -444,38 +453,34 @@ impl<A: Arena> Pool<A> {
     /// nothing worth it is left. To find out what is worth it counts as moves that take as long, and so does to
     /// give back what [`free_many`](Self::free_many) left. Runs beside everything else.
     pub fn compact(&self, max_moves: usize) -> Compacted {
-        self.compact_by(max_moves, |lane, moves| lane.compact(moves))
+        self.compact_by(max_moves, |number, moves| {
+            self.locked_with_others(number, |mut lane| lane.compact(moves))
+        })
     }
 
     /// The same for who has other work too: stops when a page costs more than a few moves, and keeps what it
     /// emptied for the next objects, as far as the stock goes.
     pub fn tidy(&self, max_moves: usize) -> Compacted {
-        self.compact_by(max_moves, |lane, moves| lane.tidy(moves))
+        self.compact_by(max_moves, |number, moves| self.locked(number, |mut lane| lane.tidy(moves)))
     }
 
-    fn compact_by(
-        &self,
-        max_moves: usize,
-        work: impl Fn(&mut Held<'_, A>, usize) -> Step,
-    ) -> Compacted {
+    fn compact_by(&self, max_moves: usize, work: impl Fn(usize, usize) -> Step) -> Compacted {
         let (given, more) = self.give_razed_back(max_moves);
-        let mut done = Compacted { dense: !more, ..Compacted::default() };
+        let mut done = Compacted::default();
         let (mut won, mut spent) = (given.cast_signed(), given / PAGES_A_MOVE);
-        for number in 0..LANES {
-            let mut dense = false;
-            while !dense && spent < max_moves {
-                let moves = MOVES_AT_ONCE.min(max_moves - spent);
-                self.locked(number, |mut lane| {
-                    let before = lane.lane.count.pages();
-                    let step = work(&mut lane, moves);
-                    won += before.cast_signed() - lane.lane.count.pages().cast_signed();
-                    spent += step.cost();
-                    done.moved += step.moved;
-                    dense = step.dense;
-                });
-            }
-            done.dense &= dense;
+        // None of a lane in which there is nothing more to do.
+        let mut turns =
+            array::from_fn(|number| Some(self.lanes[number].turn.load(Ordering::Relaxed)));
+        while spent < max_moves {
+            let Some(number) = next_turn(&turns) else { break };
+            let step = work(number, MOVES_AT_ONCE.min(max_moves - spent));
+            won += step.won;
+            spent += step.cost();
+            done.moved += step.moved;
+            self.lanes[number].turn.store(step.turn, Ordering::Relaxed);
+            turns[number] = (!step.dense).then_some(step.turn);
         }
+        done.dense = !more && next_turn(&turns).is_none();
         done.pages_freed = won.max(0).cast_unsigned();
         done
     }
@@ -553,9 +558,28 @@ impl<A: Arena> Pool<A> {
         work(self.held(number, &mut spun.unwrap_or_else(|| lane.lock())))
     }
 
+    /// As [`locked`](Self::locked), with the locks of those others that nobody has. A thread waits for a lane only
+    /// while it holds none.
+    fn locked_with_others<R>(&self, number: usize, work: impl FnOnce(Held<'_, A>) -> R) -> R {
+        self.locked(number, |held| {
+            let mut guards: [_; LANES] = array::from_fn(|other| {
+                let lane = &self.lanes[other].lock;
+                if other == number { None } else { lane.try_lock() }
+            });
+            for (other, lane) in guards.iter_mut().enumerate() {
+                lane.iter_mut().for_each(|lane| self.held(other, lane).bury());
+            }
+            let mut others = guards
+                .each_mut()
+                .map(|lane| lane.as_deref_mut().filter(|lane| lane.count.packed_pages > 0));
+            work(Held { others: &mut others, lane: held.lane, ..held })
+        })
+    }
+
     /// A lane whose lock was taken, with what was left there taken in.
     fn held<'a>(&'a self, number: usize, lane: &'a mut Lane) -> Held<'a, A> {
-        let mut held = Held { ground: &self.ground, handles: &self.handles, number, lane };
+        let mut held =
+            Held { ground: &self.ground, handles: &self.handles, number, lane, others: &mut [] };
         self.lanes[number].left.take(&self.ground, &self.handles, |index, object| {
             held.take_dead(index, object);
         });
@@ -569,6 +593,12 @@ impl<A: Arena> Pool<A> {
             self.locked(number, |mut lane| lane.check());
         }
     }
+}
+
+/// Whose turn it is: the lane that is to win most by a move, the first of those that do.
+fn next_turn(turns: &[Option<u32>; LANES]) -> Option<usize> {
+    let most = turns.iter().max()?.as_ref()?;
+    turns.iter().position(|turn| turn.as_ref() == Some(most))
 }
 
 /// Some objects, each with its lane, once that is looked up, and its handle's index.

@@ -5,7 +5,7 @@
 //! loom does not see the arena's raw memory. What it lets happen there shows in the bytes: the
 //! arena spoils pages that come and go, and each object is filled with a byte of its own.
 
-use crate::tests::TestArena;
+use crate::tests::{TestArena, store_in};
 use crate::{ChainLength, Config, Handle, Pool};
 use loom::sync::Arc;
 use loom::thread;
@@ -35,6 +35,14 @@ fn two_zspages(pool: &Pool<TestArena>) -> (Handle, Handle) {
     pool.free(objects[3]).expect("live");
     assert_eq!(pool.stats().pages, 2);
     (objects[0], objects[2])
+}
+
+/// Two lanes with one object each, so that compaction moves one of them, filled with 1 and 2, beside the other.
+fn two_lanes(pool: &Pool<TestArena>) -> (Handle, Handle) {
+    let [first, second] =
+        [(0, 1), (1, 2)].map(|(lane, byte)| store_in(pool, lane, &[byte; LEN]).expect("room"));
+    assert_eq!(pool.stats().pages, 2);
+    (first, second)
 }
 
 /// Reads and looks twice, with a step between that depends on what the others do, so that loom
@@ -119,6 +127,73 @@ fn read_beside_free_beside_compaction() {
         freer.join().expect("freed once");
         assert!(reads(&pool, second, 2));
         assert_eq!(pool.stats().pages, 1);
+        pool.check();
+    });
+}
+
+#[test]
+fn read_beside_a_move_to_another_lane() {
+    explore(|| {
+        let pool = pool();
+        let (first, second) = two_lanes(&pool);
+        let reader = {
+            let pool = pool.clone();
+            thread::spawn(move || assert!(reads(&pool, first, 1)))
+        };
+        let done = pool.compact(10);
+        reader.join().expect("the object is there all the time");
+        assert_eq!(pool.stats().pages, 2 - done.pages_freed);
+        assert!(reads(&pool, first, 1) && reads(&pool, second, 2));
+        pool.check();
+    });
+}
+
+#[test]
+fn free_beside_a_move_to_another_lane() {
+    explore(|| {
+        let pool = pool();
+        let (first, second) = two_lanes(&pool);
+        let freer = frees(&pool, first);
+        pool.compact(10);
+        freer.join().expect("freed once");
+        assert!(!reads(&pool, first, 1) && reads(&pool, second, 2));
+        assert_eq!((pool.stats().objects, pool.stats().pages), (1, 1));
+        pool.check();
+        assert_eq!(pool.free(second), Ok(LEN));
+        pool.check();
+        assert_eq!(pool.arena().committed(), 0);
+    });
+}
+
+#[test]
+fn two_compact_lanes_of_each_other() {
+    explore(|| {
+        let pool = pool();
+        let (first, second) = two_lanes(&pool);
+        let other = {
+            let pool = pool.clone();
+            thread::spawn(move || pool.compact(10).moved)
+        };
+        pool.compact(10);
+        other.join().expect("an answer");
+        assert!(reads(&pool, first, 1) && reads(&pool, second, 2));
+        assert_eq!(pool.stats().pages, pool.arena().committed());
+        pool.check();
+    });
+}
+
+#[test]
+fn store_beside_a_move_to_another_lane() {
+    explore(|| {
+        let pool = pool();
+        let (first, second) = two_lanes(&pool);
+        let other = {
+            let pool = pool.clone();
+            thread::spawn(move || store(&pool, 3))
+        };
+        pool.compact(10);
+        let third = other.join().expect("room");
+        assert!(reads(&pool, first, 1) && reads(&pool, second, 2) && reads(&pool, third, 3));
         pool.check();
     });
 }

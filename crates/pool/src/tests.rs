@@ -12,3 +12,19 @@ mod stress;
 mod trials;
 
 pub(crate) use arena::TestArena;
+
+use crate::lane::Reach;
+use crate::{AllocError, Handle, Pool};
+
+/// Stores a copy of `bytes` in this lane, as a thread would whose home it is.
+pub(crate) fn store_in(
+    pool: &Pool<TestArena>,
+    lane: usize,
+    bytes: &[u8],
+) -> Result<Handle, AllocError> {
+    let placed = pool.locked(lane, |mut held| held.place(bytes.len(), Reach::Grow))?;
+    // SAFETY: a reserved object stays where it is, and its handle names nothing yet.
+    unsafe { pool.ground.bytes_mut(placed.object) }.copy_from_slice(bytes);
+    pool.handles.publish(placed.index);
+    Ok(placed.handle)
+}

@@ -220,7 +220,7 @@ impl Zspages {
         self.set(zspage, PAGES, blocks << PAGES_BITS | self.pages(zspage));
     }
 
-    /// Packed: what emptying it would win, as compaction found it last.
+    /// Packed: what emptying it would win at most, as compaction found it last.
     pub(crate) fn gain(&self, zspage: u32) -> u32 {
         self.get(zspage, GAIN)
     }

@@ -737,8 +737,11 @@ impl Comparison {
 
 #[cfg(test)]
 mod tests {
+    use super::oracle::Layout;
+    use super::systems::{Compacted, Usage};
     use super::*;
     use octavo_page::PAGE_SIZE;
+    use octavo_sys::task::CpuSet;
 
     #[test]
     fn systems_read_back_as_they_print() {
@@ -771,6 +774,61 @@ mod tests {
         let done = octavo.compact().expect("done").expect("it compacts");
         assert!(done.moved > Some(0), "else pages stay in stock, which hold nothing");
         agree(&octavo, &live);
+    }
+
+    /// A pool whose thread changes its CPU every so many stores.
+    struct Moved {
+        pool: Octavo,
+        stored: usize,
+        every: usize,
+    }
+
+    impl System for Moved {
+        type Name = <Octavo as System>::Name;
+
+        fn store(&mut self, bytes: &[u8]) -> Result<Self::Name, PoolError> {
+            if self.stored.is_multiple_of(self.every) {
+                // Where there is only one, it stays there.
+                CpuSet::only(self.stored / self.every % 2).bind(0);
+            }
+            self.stored += 1;
+            System::store(&mut self.pool, bytes)
+        }
+
+        fn free(&mut self, name: Self::Name) {
+            System::free(&mut self.pool, name);
+        }
+
+        fn compact(&mut self) -> Result<Option<Compacted>, PoolError> {
+            self.pool.compact()
+        }
+
+        fn usage(&self) -> Result<Usage, PoolError> {
+            self.pool.usage()
+        }
+
+        fn layout(&self, names: &[Self::Name]) -> Option<Layout> {
+            self.pool.layout(names)
+        }
+    }
+
+    /// Compaction needs hardly more moves than the oracle, which knows nothing of lanes, where two of them were filled.
+    #[test]
+    fn lanes_are_compacted_as_one() {
+        let sizes = || (0..900).map(|n| 200 + n * 7919 % 1900);
+        let objects = Objects::of(sizes().map(|len| vec![1; len]));
+        for every in [2_000, 20_000] {
+            let pool = Octavo::new(ChainLength::MAX, 4096, 16_000, 1 << 25).expect("a pool");
+            let mut told = None;
+            work::phases(&mut Moved { pool, stored: 0, every }, &objects, 16_000, |_, state| {
+                told = state.compacted;
+                Ok(())
+            })
+            .expect("done");
+            let done = told.expect("it compacts");
+            let (moved, oracle) = done.moved.zip(done.oracle).expect("counted");
+            assert!(moved > 0 && moved * 10 <= oracle * 11, "{done:?}");
+        }
     }
 
     /// Every system that needs nothing of the machine, with a few pages.

@@ -1,4 +1,5 @@
-//! Compaction: the zspage that wins most by a move is emptied into the holes of the others.
+//! Compaction: the zspage that wins most by a move is emptied into the holes of the others, of other lanes too
+//! ([`others`](super::others)).
 //!
 //! Which one that is depends on which of its objects will find holes. Who calls for compaction has time for a
 //! trial ([`trial`](super::trial)): each zspage that may be worth it is walked, and its blocks look for holes without
@@ -79,17 +80,23 @@ impl Why {
 }
 
 /// What a step of compaction did.
+#[derive(Default)]
 pub(crate) struct Step {
     pub moved: usize,
     /// Blocks that were tried.
     tried: usize,
     /// There is nothing worth doing in this lane now.
     pub dense: bool,
+    /// Pages won, in all lanes whose locks were held.
+    pub won: isize,
+    /// Words that a move has to win in this lane now: its turn comes when no other lane's has to win more.
+    pub turn: u32,
 }
 
-/// How far trials came. A first sweep tries all zspages that may be worth it, and notes what each wins; the next
-/// ones come back to those that win most, then to those that win less. As holes fill up a zspage hardly ever gets
-/// better: so it is tried again only when it is its turn.
+/// How far trials came. A first sweep notes of each zspage what it would win were each of its blocks to find a hole;
+/// each sweep then tries those that may win most, the next one those that win less. What a trial finds is noted
+/// instead. As holes fill up a zspage hardly ever gets better: so it is tried, and tried again, only when it is its
+/// turn, and the holes are those that are left by then.
 #[derive(Clone, Copy)]
 pub(super) struct Sweep {
     /// Words to be won by a move.
@@ -140,17 +147,22 @@ impl<A: Arena> Held<'_, A> {
     /// Moves up to `moves` objects out of the zspage that wins most by a move, and goes on with the next. Gives
     /// up the stock.
     pub(crate) fn compact(&mut self, moves: usize) -> Step {
-        let before = self.lane.victim;
-        let step = self.work_off(moves, Why::Asked);
-        if step.moved > 0 || before != NIL {
-            self.clear_stock(0..u32::MAX);
-        }
-        step
+        self.step(moves, Why::Asked)
     }
 
     /// Moves up to `moves` objects where that pays beside other work, and keeps the stock.
     pub(crate) fn tidy(&mut self, moves: usize) -> Step {
-        self.work_off(moves, Why::Beside)
+        self.step(moves, Why::Beside)
+    }
+
+    fn step(&mut self, moves: usize, why: Why) -> Step {
+        let (before, victim) = (self.pages(), self.lane.victim);
+        let mut step = self.work_off(moves, why);
+        if why == Why::Asked && (step.moved > 0 || victim != NIL) {
+            self.clear_stock(0..u32::MAX);
+        }
+        (step.won, step.turn) = (before - self.pages(), self.lane.sweep.bar);
+        step
     }
 
     /// What a new object pays that had a lane grow, where compaction could have won the pages.
@@ -176,7 +188,7 @@ impl<A: Arena> Held<'_, A> {
     /// Moves up to `moves` objects out of zspages that are worth it.
     fn work_off(&mut self, moves: usize, why: Why) -> Step {
         self.bury();
-        let mut step = Step { moved: 0, tried: 0, dense: self.is_settled(why) };
+        let mut step = Step { dense: self.is_settled(why), ..Step::default() };
         if step.dense {
             return step;
         }
@@ -192,9 +204,9 @@ impl<A: Arena> Held<'_, A> {
                     }
                 }
             }
-            let (victim, before) = (self.lane.victim, self.lane.count.packed_pages);
+            let (victim, before) = (self.lane.victim, self.packed_pages());
             let evacuated = self.evacuate(victim, moves - step.moved);
-            self.lane.won += before.cast_signed() - self.lane.count.packed_pages.cast_signed();
+            self.lane.won += before - self.packed_pages();
             match evacuated {
                 Evacuated::Budget(moved) => step.moved += moved,
                 Evacuated::End(moved) => {
@@ -238,7 +250,7 @@ impl<A: Arena> Held<'_, A> {
     /// Looks for a zspage to empty, if the lane wastes enough for the trouble.
     fn choose_victim(&mut self, why: Why, tried: &mut usize) -> Choice {
         match why {
-            _ if self.lane.count.freeable() == 0 => Choice::Nothing,
+            _ if !self.wastes_a_page() => Choice::Nothing,
             Why::Asked => self.choose_by_trial(why.least(), tried),
             Why::Owed | Why::Beside => self.choose_by_guess(why.least()),
         }
@@ -274,21 +286,20 @@ impl<A: Arena> Held<'_, A> {
                 sweep = sweep.next(zspages.used());
                 if sweep.bar < least {
                     (sweep, choice) = (Sweep::NEW, Choice::Nothing);
-                    break;
                 }
+                // It may be another lane's turn.
+                break;
             }
             sweep.left -= 1;
             let zspage = sweep.left;
-            if !self.may_be_emptied(zspage) {
+            // The one that is being filled, too: what a trial finds is won now.
+            if !zspages.is(zspage, self.number, Kind::Packed) {
                 continue;
             }
-            let is_due = if sweep.is_first() {
-                zspages.set_gain(zspage, 0);
-                self.is_hopeful(zspage, least)
-            } else {
-                zspages.gain(zspage) >= sweep.bar
-            };
-            if !is_due {
+            if sweep.is_first() {
+                zspages.set_gain(zspage, self.hope(zspage, least));
+            }
+            if zspages.gain(zspage) < sweep.bar {
                 continue;
             }
             let gain = self.gain(zspage, least, tried);
@@ -317,12 +328,13 @@ impl<A: Arena> Held<'_, A> {
         zspage != self.lane.open || waste >= (room >> 2).max(2 * PAGE_WORDS)
     }
 
-    /// Whether a zspage wastes so much that it is worth a trial: most blocks find holes, so many times as much
-    /// may be won.
-    fn is_hopeful(&self, zspage: u32, least: u32) -> bool {
+    /// Words that emptying a zspage wins by a move if each block finds a hole; none when it wastes so little that this
+    /// is not worth a trial.
+    fn hope(&self, zspage: u32, least: u32) -> u32 {
         let zspages = &self.ground.zspages;
-        let waste = (zspages.pages(zspage) * PAGE_WORDS).saturating_sub(zspages.fill(zspage));
-        waste * HOPE >= zspages.blocks(zspage) * least
+        let (room, blocks) = (zspages.pages(zspage) * PAGE_WORDS, zspages.blocks(zspage));
+        let waste = room.saturating_sub(zspages.fill(zspage));
+        if waste * HOPE >= blocks * least { room / blocks } else { 0 }
     }
 
     /// Lets go of a zspage that is not empty yet.
@@ -439,7 +451,7 @@ impl<A: Arena> Held<'_, A> {
             return self.place_packed(words, index, Reach::Grow);
         }
         let Some(hole) = self.find_for_move(words) else { return self.open(words, index) };
-        self.carve(hole, words, index, true)?;
+        self.lane_at(hole.at).carve(hole, words, index, true)?;
         Ok(hole.at + 1)
     }
 
@@ -452,11 +464,13 @@ impl<A: Arena> Held<'_, A> {
         // SAFETY: this lane's lock keeps the old block from being released, even if its handle is
         // freed now; the new block was carved for it this moment.
         unsafe { self.ground.copy(object, place) };
-        if self.handles.relocate(index, word, place) {
-            return true;
+        let is_moved = self.handles.relocate(index, word, place);
+        if is_moved {
+            self.hand_over(place, object.len);
+        } else {
+            let copy = self.block_of(Object { place, len: object.len });
+            self.lane_at(place).release_block(copy);
         }
-        let copy = self.block_of(Object { place, len: object.len });
-        self.release_block(copy);
-        false
+        is_moved
     }
 }

@@ -24,8 +24,8 @@ use crate::handles::NIL;
 /// Blocks tried of one zspage: its lane's lock is held meanwhile.
 pub(crate) const TRIED: usize = 256;
 /// Holes looked at in the bin where some may be too small, and in one where all are large enough.
-const NEAR: usize = 8;
-const FAR: usize = 2;
+const NEAR: usize = 32;
+const FAR: usize = 8;
 
 /// What is left of a hole.
 #[derive(Clone, Copy)]
@@ -207,8 +207,8 @@ impl<A: Arena> Held<'_, A> {
         let near = bin_of(words);
         let (mut bin, mut look) = (near, NEAR);
         loop {
-            let (hole, rest) = (self.lane.bins.next_filled(bin), sketch.next_filled(bin));
-            bin = hole.into_iter().chain(rest).min()?;
+            let holes = self.lanes().filter_map(|lane| lane.bins.next_filled(bin));
+            bin = holes.chain(sketch.next_filled(bin)).min()?;
             if bin > near {
                 look = FAR;
             }
@@ -237,13 +237,15 @@ impl<A: Arena> Held<'_, A> {
                 best.look(Found::Rest(number), rest.run.words, words);
             }
         }
-        let mut at = self.lane.bins.head(bin);
-        while at != NIL && !best.is_done(words) {
-            if self.ground.shape.zspage_of(at) != zspage && !sketch.has_taken(at) {
-                let hole = self.hole(at);
-                best.look(Found::Hole(hole), hole.words, words);
+        for lane in self.lanes() {
+            let mut at = lane.bins.head(bin);
+            while at != NIL && !best.is_done(words) {
+                if self.ground.shape.zspage_of(at) != zspage && !sketch.has_taken(at) {
+                    let hole = self.hole(at);
+                    best.look(Found::Hole(hole), hole.words, words);
+                }
+                at = self.tag(at + 1);
             }
-            at = self.tag(at + 1);
         }
         best.found
     }

@@ -1,6 +1,6 @@
 //! What the pool does, case by case.
 
-use super::TestArena;
+use super::{TestArena, store_in};
 use crate::*;
 use std::thread;
 use std::vec::Vec;
@@ -376,6 +376,31 @@ fn who_has_the_pool_grow_tidies_it() {
         let is_whole = |bytes: &[u8]| bytes.iter().all(|&byte| byte == n as u8);
         assert_eq!(pool.read(handle, is_whole), Ok(true));
     }
+}
+
+/// What a thread left in lanes that are not its home any more goes into the holes of the lane that is.
+#[test]
+fn what_is_left_of_lanes_goes_into_the_holes_of_others() {
+    let pool = pool(1 << 10, 4, 4096, 1000);
+    let store = |lane, n: u8| store_in(&pool, lane, &[n; 900]).expect("room");
+    // Of 63 objects, which fill 14 pages, every eighth goes: its hole wins no page, but takes another one.
+    let home: Vec<_> = (0..63).map(|n| store(0, n)).collect();
+    let (gone, mut live): (Vec<_>, Vec<_>) =
+        home.into_iter().zip(0..).partition(|(_, n)| n % 8 == 0);
+    gone.iter().for_each(|(handle, _)| assert_eq!(pool.free(*handle), Ok(900)));
+    live.extend((1..LANES as u8).map(|lane| (store(lane.into(), 100 + lane), 100 + lane)));
+    let left = LANES - 1;
+    let before = pool.stats().pages - pool.stats().spare_pages;
+    let done = pool.compact(usize::MAX);
+    assert_eq!((done.moved, done.dense), (left, true));
+    assert_eq!(pool.stats().pages, before - left);
+    pool.check();
+    for (handle, n) in live {
+        pool.read(handle, |bytes| assert_eq!(bytes, [n; 900])).expect("live");
+        assert_eq!(pool.free(handle), Ok(900));
+    }
+    pool.check();
+    assert_eq!(pool.stats().objects, 0);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Random operations, with frames that run out, against a map from handle to bytes.
 
-use super::TestArena;
 use super::cases::pool;
-use crate::{AllocError, BadHandle, Pool};
+use super::{TestArena, store_in};
+use crate::{AllocError, BadHandle, LANES, Pool};
 use octavo_page::Handle;
 use proptest::prelude::*;
 use std::vec::Vec;
@@ -10,6 +10,7 @@ use std::vec::Vec;
 #[derive(Clone, Debug)]
 enum Op {
     Store(usize),
+    StoreIn(usize, usize),
     StoreMany(Vec<usize>),
     Free(usize),
     FreeMany(usize, usize),
@@ -28,7 +29,8 @@ fn op(max: usize) -> impl Strategy<Value = Op> {
         1 => 1..=40_usize,
     ];
     prop_oneof![
-        12 => len.clone().prop_map(Op::Store),
+        6 => len.clone().prop_map(Op::Store),
+        6 => (0..LANES, len.clone()).prop_map(|(lane, len)| Op::StoreIn(lane, len)),
         2 => prop::collection::vec(len, 0..40).prop_map(Op::StoreMany),
         7 => any::<usize>().prop_map(Op::Free),
         1 => (any::<usize>(), 0..80_usize).prop_map(|(at, n)| Op::FreeMany(at, n)),
@@ -50,7 +52,8 @@ struct Model {
 impl Model {
     fn apply(&mut self, op: &Op) {
         match *op {
-            Op::Store(len) => self.store(len),
+            Op::Store(len) => self.store(None, len),
+            Op::StoreIn(lane, len) => self.store(Some(lane), len),
             Op::StoreMany(ref lens) => self.store_many(lens),
             Op::Free(at) if !self.live.is_empty() => {
                 let (handle, bytes) = self.live.swap_remove(at % self.live.len());
@@ -109,10 +112,15 @@ impl Model {
         self.live.extend(handles.into_iter().zip(objects).take(stored));
     }
 
-    fn store(&mut self, len: usize) {
+    /// In a lane, or as it comes.
+    fn store(&mut self, lane: Option<usize>, len: usize) {
         let bytes = self.bytes(len);
         let before = self.pool.stats();
-        match self.pool.store(&bytes) {
+        let stored = match lane {
+            Some(lane) => store_in(&self.pool, lane, &bytes),
+            None => self.pool.store(&bytes),
+        };
+        match stored {
             Ok(handle) => self.live.push((handle, bytes)),
             Err(AllocError::OutOfFrames | AllocError::Full(_)) => {
                 let after = self.pool.stats();

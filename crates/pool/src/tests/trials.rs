@@ -1,7 +1,7 @@
 //! What a trial of compaction promises against what emptying the zspage really wins.
 
-use super::TestArena;
 use super::cases::pool;
+use super::{TestArena, store_in};
 use crate::Pool;
 use crate::ground::PAGE_WORDS;
 use crate::lane::Held;
@@ -9,7 +9,7 @@ use crate::zspages::Kind;
 use proptest::prelude::*;
 use std::vec::Vec;
 
-/// Pages of each zspage.
+/// Pages of each zspage, of all lanes.
 fn pages(held: &Held<'_, TestArena>) -> Vec<u32> {
     let zspages = &held.ground.zspages;
     (0..zspages.used()).map(|zspage| zspages.pages(zspage)).collect()
@@ -41,11 +41,12 @@ fn compare(held: &mut Held<'_, TestArena>) -> usize {
     moved
 }
 
-fn run(chain: usize, unit: usize, lens: &[usize], gone: &[usize], rounds: usize) {
+fn run(chain: usize, unit: usize, objects: &[(usize, usize)], gone: &[usize], rounds: usize) {
     let pool: Pool<TestArena> = pool(4000, chain, unit, 1000);
-    octavo_sys::task::CpuSet::only(octavo_sys::task::cpu()).bind(0);
-    let mut live: Vec<_> =
-        lens.iter().map(|&len| pool.store(&std::vec![len as u8; len]).expect("room")).collect();
+    let mut live: Vec<_> = objects
+        .iter()
+        .map(|&(len, lane)| store_in(&pool, lane, &std::vec![len as u8; len]).expect("room"))
+        .collect();
     for at in gone {
         if !live.is_empty() {
             pool.free(live.swap_remove(at % live.len())).expect("live");
@@ -53,16 +54,21 @@ fn run(chain: usize, unit: usize, lens: &[usize], gone: &[usize], rounds: usize)
     }
     for _ in 0..rounds {
         for number in 0..crate::LANES {
-            pool.locked(number, |mut held| compare(&mut held));
+            pool.locked_with_others(number, |mut held| compare(&mut held));
         }
         pool.check();
     }
 }
 
-/// Sizes as compressed units have them: small ones, and some that take most of a unit.
-fn lens(unit: usize) -> impl Strategy<Value = Vec<usize>> {
+/// Sizes as compressed units have them, small ones, and some that take most of a unit; each with one of up to three
+/// lanes.
+fn objects(unit: usize) -> impl Strategy<Value = Vec<(usize, usize)>> {
     let len = prop_oneof![6 => 1..=unit / 4, 3 => 1..=unit / 2, 1 => 1..=unit];
-    prop::collection::vec(len, 1..400)
+    let objects = prop::collection::vec((len, 0..6_usize), 1..400);
+    (objects, 1..4_usize).prop_map(|(mut objects, lanes)| {
+        objects.iter_mut().for_each(|(_, lane)| *lane %= lanes);
+        objects
+    })
 }
 
 proptest! {
@@ -70,21 +76,21 @@ proptest! {
     #[test]
     fn emptying_wins_what_a_trial_promised(
         chain in 1..=16_usize,
-        lens in lens(4096),
+        objects in objects(4096),
         gone in prop::collection::vec(0..400_usize, 0..300),
         rounds in 1..6_usize,
     ) {
-        run(chain, 4096, &lens, &gone, rounds);
+        run(chain, 4096, &objects, &gone, rounds);
     }
 
     /// The same for units of several pages.
     #[test]
     fn of_large_units_too(
         chain in 1..=16_usize,
-        lens in lens(16384),
+        objects in objects(16384),
         gone in prop::collection::vec(0..400_usize, 0..300),
         rounds in 1..6_usize,
     ) {
-        run(chain, 16384, &lens, &gone, rounds);
+        run(chain, 16384, &objects, &gone, rounds);
     }
 }
