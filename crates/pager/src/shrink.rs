@@ -146,8 +146,10 @@ impl Pager {
             if self.budget.until_limit() > 0 {
                 return;
             }
-            let Some(_work) = start::REST.try_work() else { return };
-            match self.shrink_step(worker) {
+            let Some(work) = start::REST.try_work() else { return };
+            let shrunk = self.shrink_step(worker);
+            drop(work); // a fork need not wait for who sleeps
+            match shrunk {
                 Shrunk::Some => {}
                 Shrunk::Nothing => return,
                 Shrunk::Busy => task::sleep(SOON),
