@@ -80,25 +80,15 @@ pub(crate) struct Content {
     /// Sectors that are sealed, and whether that is all there will be.
     sealed: usize,
     is_sealed: bool,
-    /// How they got to their pages, and what that took: sectors that were timed, and nanoseconds.
+    /// How they got to their pages, and the nanoseconds that this took for those that were timed.
     route: Route,
-    timed: u64,
     took: u64,
 }
 
 impl Content {
     fn new(geometry: &Geometry, open: Option<Page>) -> Self {
         let pages = (0..geometry.chunk_pages()).map(|_| None).collect();
-        Self {
-            pages,
-            open,
-            end: 0,
-            sealed: 0,
-            is_sealed: false,
-            route: Route::Cached,
-            timed: 0,
-            took: 0,
-        }
+        Self { pages, open, end: 0, sealed: 0, is_sealed: false, route: Route::Cached, took: 0 }
     }
 
     /// Puts `bytes` behind what was put before. A sector that is full is sealed.
@@ -144,7 +134,6 @@ impl Content {
         }
         self.sealed += 1;
         if is_timed {
-            self.timed += 1;
             self.took += (sealing.clock)() - begin;
         }
     }
@@ -169,7 +158,8 @@ impl Content {
 
     /// How its sectors got to their pages, and the nanoseconds that one took.
     pub(crate) fn took(&self) -> Option<(Route, u64)> {
-        self.took.checked_div(self.timed).map(|ns| (self.route, ns))
+        let timed = self.sealed.div_ceil(TIMED) as u64;
+        self.took.checked_div(timed).map(|ns| (self.route, ns))
     }
 
     /// Some sectors of it.
@@ -207,8 +197,7 @@ impl Buffers {
     pub(crate) fn begin(&self, buffer: Buffer, chunk: Chunk, route: Route) {
         self.slots[buffer.index()].begin(chunk, |content| {
             (content.end, content.sealed, content.is_sealed) = (0, 0, false);
-            content.route = route;
-            (content.timed, content.took) = (0, 0);
+            (content.route, content.took) = (route, 0);
             let got = self.pool.alloc_bulk(&mut content.pages, Wait::No);
             assert_eq!(got, content.pages.len(), "a reserve has pages for every buffer");
         });

@@ -81,11 +81,11 @@ fn read_beside_free_and_reuse() {
     });
 }
 
-#[test]
-fn read_beside_compaction() {
-    explore(|| {
+/// Of two objects on a page each, which compaction may bring together, the first is read meanwhile.
+fn reads_beside_compaction(objects: fn(&Pool<TestArena>) -> (Handle, Handle)) {
+    explore(move || {
         let pool = pool();
-        let (first, second) = two_zspages(&pool);
+        let (first, second) = objects(&pool);
         let reader = {
             let pool = pool.clone();
             thread::spawn(move || assert!(reads(&pool, first, 1)))
@@ -96,6 +96,11 @@ fn read_beside_compaction() {
         assert!(reads(&pool, first, 1) && reads(&pool, second, 2));
         pool.check();
     });
+}
+
+#[test]
+fn read_beside_compaction() {
+    reads_beside_compaction(two_zspages);
 }
 
 #[test]
@@ -133,19 +138,7 @@ fn read_beside_free_beside_compaction() {
 
 #[test]
 fn read_beside_a_move_to_another_lane() {
-    explore(|| {
-        let pool = pool();
-        let (first, second) = two_lanes(&pool);
-        let reader = {
-            let pool = pool.clone();
-            thread::spawn(move || assert!(reads(&pool, first, 1)))
-        };
-        let done = pool.compact(10);
-        reader.join().expect("the object is there all the time");
-        assert_eq!(pool.stats().pages, 2 - done.pages_freed);
-        assert!(reads(&pool, first, 1) && reads(&pool, second, 2));
-        pool.check();
-    });
+    reads_beside_compaction(two_lanes);
 }
 
 #[test]
