@@ -9,7 +9,7 @@
 //! is timed by the thread's time on it, and so is writing, once more: what else the machine does falls on
 //! whoever needs a processor, and on a raw disk hardly at all.
 
-use super::target::{BUFFERS, CODEC, Owned, Target, UNIT};
+use super::target::{CODEC, Owned, Target, UNDER_WAY, UNIT};
 use super::{WritebackError, mb_s, median};
 use octavo_backing::device::{Device, Tag};
 use octavo_backing::file::FileDevice;
@@ -108,7 +108,7 @@ pub(super) struct Speed {
 
 impl Speed {
     pub(super) fn new(objects: Vec<Vec<u8>>) -> Result<Self, WritebackError> {
-        let pages = BUFFERS * RAW_PAGES[1];
+        let pages = UNDER_WAY * RAW_PAGES[1];
         let ground = Ground::new(pages, c"octavo-bench").map_err(WritebackError::Space)?;
         let pool = Mempool::new(ground, NoSource, Config { cpus: 1, clock: || 0 })?;
         let crypt = Crypt::new(Key::ephemeral()?, Format::PAGES)?;
@@ -264,7 +264,7 @@ impl Speed {
     /// Writes the bytes of a round as they are, `pages` at a time, as many at once as a backing does.
     fn raw_write(&self, device: &FileDevice, pages: usize) -> Result<f64, WritebackError> {
         device.adopt(self.pool.span());
-        let mut places: Vec<_> = (0..BUFFERS * pages).map(|_| None).collect();
+        let mut places: Vec<_> = (0..UNDER_WAY * pages).map(|_| None).collect();
         for places in places.chunks_mut(pages) {
             self.pool.alloc_bulk(places, Wait::Yes);
         }
@@ -274,7 +274,7 @@ impl Speed {
             Some((_, outcome)) => Err(WritebackError::Raw(outcome.err())),
             None => Err(WritebackError::Raw(None)),
         };
-        let mut idle: Vec<_> = (0..BUFFERS).filter_map(Tag::new).collect();
+        let mut idle: Vec<_> = (0..UNDER_WAY).filter_map(Tag::new).collect();
         let begin = Instant::now();
         let mut outcome = Ok(());
         for n in 0..ROUND / size {

@@ -16,8 +16,11 @@ use std::time::Instant;
 
 use crate::random::Random;
 
-/// Chunks in memory: three that are filled, and five more.
-pub(super) const BUFFERS: usize = 8;
+/// Writes under way at once, at most: of a backing as of the raw disk.
+pub(super) const UNDER_WAY: usize = 8;
+
+/// Chunks in memory: besides those, one that is filled, and one that is kept for a cleaner.
+const BUFFERS: usize = UNDER_WAY + 2;
 
 /// Where files are made, one after the other, each gone when it is closed.
 pub(super) struct Target {
