@@ -42,9 +42,29 @@ use octavo_sys::disk::is_full;
 use octavo_sys::file::{Fd, Text};
 use octavo_sys::{Errno, reason, task};
 
-/// Segments as usual, chunks and buffers smaller than for speed alone: what they take counts.
-const CHUNK: usize = 128 << 10;
-const BUFFERS: usize = 6;
+/// What a process that writes keeps its chunks in, which counts as the job's: memory spent for speed, and little of it
+/// where the limit is small.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Chunks {
+    bytes: usize,
+    buffers: usize,
+}
+
+impl Chunks {
+    /// 2.5 MiB. Eight are under way while two are filled; chunks as usual are what a disk is fastest with.
+    const FOR_SPEED: Self = Self { bytes: Geometry::USUAL.chunk_bytes(), buffers: 10 };
+
+    /// 768 KiB.
+    const SMALL: Self = Self { bytes: 128 << 10, buffers: 6 };
+
+    /// From this limit on, of which it is a hundredth, speed is worth it.
+    const FROM: u64 = 256 << 20;
+
+    /// What suits a job with this `limit`, in bytes.
+    const fn for_limit(limit: u64) -> Self {
+        if limit >= Self::FROM { Self::FOR_SPEED } else { Self::SMALL }
+    }
+}
 
 /// Threads that read at once: the server, and an evictor.
 const READERS: usize = 2;
@@ -229,7 +249,8 @@ impl Pager {
     fn has_file(&self, shrinker: &mut Shrinker) -> bool {
         if shrinker.opened == Opened::NotYet {
             let config = self.config.backing.as_ref();
-            let opened = config.map(|config| open(config, self.keeper, self.ledger));
+            let opened =
+                config.map(|config| open(config, self.keeper, self.ledger, self.config.limit));
             shrinker.opened = match opened {
                 Some(Ok(backing)) => {
                     self.store.attach(backing);
@@ -330,6 +351,7 @@ fn open(
     config: &BackingConfig,
     keeper: i32,
     ledger: &Ledger,
+    limit: u64,
 ) -> Result<Backing<FileDevice>, NoBacking> {
     let keeper = task::pidfd(keeper).map_err(NoBacking::NotGiven)?;
     let lend = |fd: u32| task::borrow_fd(&keeper, fd as i32).map_err(NoBacking::NotGiven);
@@ -351,9 +373,10 @@ fn open(
     if members.is_empty() {
         return Err(NoBacking::Taken);
     }
-    let geometry = Geometry::new(Geometry::USUAL.segment_bytes(), CHUNK);
+    let chunks = Chunks::for_limit(limit);
+    let geometry = Geometry::new(Geometry::USUAL.segment_bytes(), chunks.bytes);
     let geometry = geometry.unwrap_or(Geometry::USUAL);
-    let config = Config { geometry, buffers: BUFFERS, readers: READERS, clock };
+    let config = Config { geometry, buffers: chunks.buffers, readers: READERS, clock };
     Backing::new(members, config).map_err(NoBacking::New)
 }
 
@@ -364,4 +387,25 @@ fn crypt(key_file: Option<&Fd>) -> Result<Crypt, NoBacking> {
 
 fn clock() -> u64 {
     task::now().as_nanos() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_chunks_are_for_who_has_the_memory() {
+        for (limit, chunks) in [
+            (16 << 20, Chunks::SMALL),
+            ((256 << 20) - 1, Chunks::SMALL),
+            (256 << 20, Chunks::FOR_SPEED),
+            (u64::MAX, Chunks::FOR_SPEED),
+        ] {
+            assert_eq!(Chunks::for_limit(limit), chunks, "of {limit} bytes");
+            let geometry = Geometry::new(Geometry::USUAL.segment_bytes(), chunks.bytes);
+            assert!(geometry.is_ok(), "{chunks:?}");
+        }
+        let taken = |chunks: Chunks| (chunks.bytes * chunks.buffers) as u64;
+        assert!(taken(Chunks::FOR_SPEED) * 100 <= Chunks::FROM);
+    }
 }
