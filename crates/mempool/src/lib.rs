@@ -260,7 +260,9 @@ impl<S: Source> Mempool<S> {
 
     /// Gives every page in `places` back.
     pub fn free_bulk(&self, places: &mut [Option<Page>]) {
-        if self.put_back(places) {
+        // Relaxed: who waits made `waiting` nonzero before it asked the source, whose lock orders the two
+        // ([`Source`]): either it got these pages, or it is seen here.
+        if self.put_back(places) && self.waiting.load(Relaxed) > 0 {
             let mut shelf = self.shelf.lock();
             if shelf.queued() > 0 {
                 shelf.gifts += 1;
@@ -274,7 +276,11 @@ impl<S: Source> Mempool<S> {
     pub fn stats(&self) -> Stats {
         let cached = self.caches.iter().map(Cache::count);
         let (cached, hits) = cached.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        Stats { free: self.shelf.lock().len(), cached, from_caches: hits, ..self.counters.stats() }
+        let (free, reserve) = {
+            let shelf = self.shelf.lock();
+            (shelf.len(), shelf.taken)
+        };
+        Stats { free, cached, from_caches: hits, reserve, ..self.counters.stats() }
     }
 
     fn check(&self, places: &[Option<Page>], wait: Wait) {
@@ -301,8 +307,9 @@ impl<S: Source> Mempool<S> {
         if rest.is_empty() {
             return taken;
         }
-        let from_reserve = self.shelf.lock().take_unless_queued(rest, wait);
-        self.counters.reserve.add(from_reserve);
+        let mut shelf = self.shelf.lock();
+        let from_reserve = shelf.take_unless_queued(rest, wait);
+        shelf.taken.add(from_reserve);
         taken + from_reserve
     }
 

@@ -4,7 +4,7 @@
 //! takes from the shelf, so nobody overtakes it, and what comes back piles up for it. The others
 //! hold nothing. So there is no one for whom the head could wait in vain.
 
-use crate::{Page, Wait};
+use crate::{Page, Step, Wait};
 use alloc::vec::Vec;
 use octavo_page::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,13 +20,15 @@ pub(crate) struct Shelf {
     pub(crate) wanted: usize,
     /// How often the source got pages back while somebody waited.
     pub(crate) gifts: u64,
+    /// Step 2 so far, counted by who takes it: under this lock it costs nothing.
+    pub(crate) taken: Step,
 }
 
 impl Shelf {
     /// Holds `pages`, and never more than these.
     pub(crate) fn new(pages: Vec<Page>) -> Self {
         let capacity = pages.len();
-        Self { pages, capacity, next: 0, served: 0, wanted: 0, gifts: 0 }
+        Self { pages, capacity, next: 0, served: 0, wanted: 0, gifts: 0, taken: Step::default() }
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -10,6 +10,9 @@ use octavo_page::sync::Mutex;
 use octavo_sys::memory::Reserve;
 
 /// Gives pages while it has any. It may fail at any time: that is what the reserve is for.
+///
+/// What is given back and what is taken is ordered, as by one lock: a `give` whose pages a `take` missed sees
+/// what its thread wrote before.
 pub trait Source: Sync {
     /// Fills `places`, which are empty, from the first on, with as many pages as it can, and gives
     /// their number. With [`Wait::Yes`] it may take its time, but must not wait for pages to be

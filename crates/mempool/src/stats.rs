@@ -38,7 +38,15 @@ pub struct Stats {
     pub cached: usize,
 }
 
-/// A [`Step`] that is counted.
+impl Step {
+    /// It was taken once more, and gave `pages`.
+    pub(crate) fn add(&mut self, pages: usize) {
+        self.calls += 1;
+        self.pages += pages as u64;
+    }
+}
+
+/// A [`Step`] that is counted outside of locks.
 #[derive(Default)]
 pub(crate) struct StepCounter {
     calls: AtomicU64,
@@ -48,7 +56,10 @@ pub(crate) struct StepCounter {
 impl StepCounter {
     pub(crate) fn add(&self, pages: usize) {
         self.calls.fetch_add(1, Relaxed);
-        self.pages.fetch_add(pages as u64, Relaxed);
+        // Most sources are empty most of the time, and this is as dear as a lock.
+        if pages > 0 {
+            self.pages.fetch_add(pages as u64, Relaxed);
+        }
     }
 
     fn get(&self) -> Step {
@@ -60,7 +71,6 @@ impl StepCounter {
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) source: StepCounter,
-    pub(crate) reserve: StepCounter,
     pub(crate) again: StepCounter,
     queue: StepCounter,
     pub(crate) handed_back: AtomicU64,
@@ -80,7 +90,6 @@ impl Counters {
     pub(crate) fn stats(&self) -> Stats {
         Stats {
             source: self.source.get(),
-            reserve: self.reserve.get(),
             again: self.again.get(),
             queue: self.queue.get(),
             handed_back: self.handed_back.load(Relaxed),

@@ -34,8 +34,11 @@ use work::Bench;
 /// Bytes of a write.
 const WRITES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 
-/// How often each way has its turn, at most.
-const ROUNDS: usize = 15;
+/// How often each way has its turn, at most: turns are short, and a ratio of two is off by some hundredths.
+const ROUNDS: usize = 101;
+
+/// In how many of them pages are timed alone, which is a longer turn, and differs less.
+const COST_ROUNDS: usize = 15;
 
 /// Where the pages of a write are from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]

@@ -1,6 +1,6 @@
 //! The writes themselves, and how they are timed.
 
-use super::{Allocation, CryptError, ROUNDS, Row};
+use super::{Allocation, COST_ROUNDS, CryptError, ROUNDS, Row};
 use crate::host;
 use octavo_crypt::{Crypt, Format, Key, Piece, Sector};
 use octavo_mempool::source::{NoSource, Recycler, Source, System};
@@ -103,7 +103,7 @@ fn cell<S: Source>(
         for (way, speeds) in ways.iter().zip(&mut speeds) {
             speeds.push(writer.turn(*way, write_bytes)?);
         }
-        for (way, costs) in ways.iter().zip(&mut costs) {
+        for (way, costs) in ways.iter().zip(&mut costs).filter(|_| round < COST_ROUNDS) {
             costs.push(writer.page_cost(*way, write_bytes / PAGE_SIZE));
         }
     }
