@@ -20,7 +20,7 @@
 //! finds a hole, costs nothing more.
 #![allow(unsafe_code)] // copies objects in raw memory
 
-use super::trial::TRIED;
+use super::trial::{Gain, TRIED};
 use super::{HOLE, Held, INDEX, Reach, Run, block_words};
 use crate::ground::PAGE_WORDS;
 use crate::handles::{NIL, Object, Word};
@@ -103,19 +103,35 @@ pub(super) struct Sweep {
     bar: u32,
     /// Zspages still to be looked at: those with lower numbers.
     left: u32,
+    /// Words that those win together which win no page alone. Before it is a page they are left as they are: what is
+    /// moved for a part of a page is moved in vain where nobody comes to share it.
+    shared: u32,
 }
 
 impl Sweep {
     /// Before the first.
-    pub(super) const NEW: Self = Self { bar: u32::MAX, left: 0 };
+    pub(super) const NEW: Self = Self { bar: u32::MAX, left: 0, shared: 0 };
 
     fn next(self, zspages: u32) -> Self {
         let bar = if self.bar == u32::MAX { FIRST_BAR } else { self.bar - self.bar / BAR_PART };
-        Self { bar, left: zspages }
+        Self { bar, left: zspages, shared: 0 }
     }
 
     fn is_first(self) -> bool {
         self.bar == FIRST_BAR
+    }
+
+    /// Whether a zspage that wins so much is to be emptied now. Those that were left before are looked at again as soon
+    /// as they win a page together.
+    fn takes(&mut self, gain: Gain, blocks: u32, zspages: u32) -> bool {
+        if gain.by_move < self.bar || gain.is_page || self.shared >= PAGE_WORDS {
+            return gain.by_move >= self.bar;
+        }
+        self.shared += gain.by_move * blocks;
+        if self.shared >= PAGE_WORDS {
+            self.left = zspages;
+        }
+        self.shared >= PAGE_WORDS
     }
 }
 
@@ -303,8 +319,8 @@ impl<A: Arena> Held<'_, A> {
                 continue;
             }
             let gain = self.gain(zspage, least, tried);
-            zspages.set_gain(zspage, gain);
-            if gain >= sweep.bar {
+            zspages.set_gain(zspage, gain.by_move);
+            if sweep.takes(gain, zspages.blocks(zspage), zspages.used()) {
                 choice = Choice::Victim(zspage);
                 break;
             }

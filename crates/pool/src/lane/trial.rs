@@ -48,6 +48,24 @@ struct Sketch {
 /// All holes are as they are in the bins.
 static UNCHANGED: Sketch = Sketch::new();
 
+/// What emptying a zspage wins.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Gain {
+    /// Words by a move.
+    pub(crate) by_move: u32,
+    /// Whether a page comes free by this alone. If not, what is won is a part of a page taken for the moved blocks,
+    /// which others have to share before there is a page less.
+    pub(crate) is_page: bool,
+}
+
+/// What a block costs where it is moved.
+struct Cost {
+    /// What it is charged.
+    words: u32,
+    /// Pages that are backed for it.
+    pages: u32,
+}
+
 /// A place for a block.
 enum Found {
     /// A hole in the bins.
@@ -129,8 +147,8 @@ impl<A: Arena> Held<'_, A> {
         }
     }
 
-    /// Words that emptying a zspage wins by a move, none when that is less than `least`. Adds up the blocks tried.
-    pub(crate) fn gain(&self, zspage: u32, least: u32, tried: &mut usize) -> u32 {
+    /// What emptying a zspage wins, nothing when that is less than `least` words by a move. Adds up the blocks tried.
+    pub(crate) fn gain(&self, zspage: u32, least: u32, tried: &mut usize) -> Gain {
         let zspages = &self.ground.zspages;
         let (blocks, mut untried) = (zspages.blocks(zspage), zspages.fill(zspage));
         let mut won = zspages.pages(zspage) * PAGE_WORDS;
@@ -138,17 +156,23 @@ impl<A: Arena> Held<'_, A> {
         let sizes = self.sizes(zspage, &mut sizes);
         // Nothing smaller is placed in what is left of a hole.
         let smallest = sizes.last().copied().unwrap_or(0);
+        let mut backed = 0;
         for &words in sizes {
             if won < blocks * least {
-                return 0;
+                return Gain::default();
             }
             *tried += 1;
             untried -= words;
             let cost = self.sketch_block(words, zspage, smallest, &mut sketch);
-            won = won.saturating_sub(cost);
+            won = won.saturating_sub(cost.words);
+            backed += cost.pages;
         }
         won = won.saturating_sub(untried);
-        if won >= blocks * least { won / blocks } else { 0 }
+        backed += untried.div_ceil(PAGE_WORDS);
+        if won < blocks * least {
+            return Gain::default();
+        }
+        Gain { by_move: won / blocks, is_page: backed < zspages.pages(zspage) }
     }
 
     /// The words of a zspage's first blocks, the largest first.
@@ -170,12 +194,14 @@ impl<A: Arena> Held<'_, A> {
         sizes
     }
 
-    /// Sketches that a block of `zspage` goes to its place; the words that this costs. Rests in smaller bins than
-    /// a block of `smallest` words are nobody's place.
-    fn sketch_block(&self, words: u32, zspage: u32, smallest: u32, sketch: &mut Sketch) -> u32 {
+    /// Sketches that a block of `zspage` goes to its place, and what this costs. Rests in smaller bins than a block of
+    /// `smallest` words are nobody's place.
+    fn sketch_block(&self, words: u32, zspage: u32, smallest: u32, sketch: &mut Sketch) -> Cost {
         let found = self.search(words, zspage, sketch);
         // The tags of what is left of the end of a zspage may need one more page than its blocks.
         let tags = if matches!(found, Some(Found::Rest(_))) { 0 } else { HOLE_FRONT };
+        // Of a fresh zspage the first page is backed, too.
+        let first = u32::from(found.is_none());
         let Rest { run, by_words } = match found {
             Some(Found::Rest(number)) => sketch.take_rest(number),
             Some(Found::Hole(hole)) => {
@@ -190,7 +216,8 @@ impl<A: Arena> Held<'_, A> {
         if rest.words >= MIN_HOLE && bin_of(rest.words) >= bin_of(smallest) {
             sketch.put_rest(Rest { run: rest, by_words });
         }
-        if by_words { words + tags } else { self.newly_backed(run, rest) * PAGE_WORDS }
+        let pages = first + self.newly_backed(run, rest);
+        Cost { words: if by_words { words + tags } else { pages * PAGE_WORDS }, pages }
     }
 
     /// Pages to be backed so that of a hole only `rest` is left.

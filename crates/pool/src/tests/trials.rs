@@ -23,9 +23,10 @@ fn compare(held: &mut Held<'_, TestArena>) -> usize {
     let ours = (0..zspages.used()).filter(|&zspage| zspages.is(zspage, held.number, Kind::Packed));
     let trials = ours.map(|zspage| {
         let mut tried = 0;
-        (held.gain(zspage, 1, &mut tried), zspage)
+        let gain = held.gain(zspage, 1, &mut tried);
+        (gain.by_move, zspage, gain.is_page)
     });
-    let Some((gain, victim)) = trials.max() else { return 0 };
+    let Some((gain, victim, is_page)) = trials.max() else { return 0 };
     let (blocks, before) = (zspages.blocks(victim), pages(held));
     let moved = held.empty(victim);
     assert_eq!(moved, blocks as usize, "nobody reads any of them");
@@ -38,6 +39,7 @@ fn compare(held: &mut Held<'_, TestArena>) -> usize {
         (won + grown) * page >= i64::from(gain * blocks),
         "{blocks} blocks promised {gain} words each, won {won} pages, {grown} zspages grew"
     );
+    assert!(won > 0 || !is_page, "{blocks} blocks promised a page, won {won}");
     moved
 }
 
