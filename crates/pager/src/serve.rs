@@ -460,11 +460,15 @@ struct Decoded {
     streams: bool,
 }
 
-/// How a reader goes through stored pages: in order, or here and there.
+/// Readers that are followed at once. A fault elsewhere takes the place of the one that was first noted, so there are
+/// to be more than threads that read in order: of eight, with room for four, each was taken for one that jumps.
+const READERS: usize = 32;
+
+/// How readers go through stored pages: in order, or here and there.
 #[derive(Debug, Default)]
 pub struct Stream {
-    /// Where the last runs of up to four readers ended, and how far ahead each is served.
-    ends: [(usize, usize); 4],
+    /// Where the last runs of some readers ended, and how far ahead each is served.
+    ends: [(usize, usize); READERS],
     next: usize,
     current: usize,
 }
@@ -512,5 +516,26 @@ mod tests {
         }
         assert_eq!(served, [1, 2, 4, 8, 16, 16, 16, 16]);
         assert_eq!(stream.ahead(0x3000_0000), 1);
+    }
+
+    #[test]
+    fn as_many_readers_are_followed_as_there_is_room_for() {
+        let run_at = |stream: &mut Stream, at: &mut usize| {
+            let pages = stream.ahead(*at);
+            *at += pages * PAGE_SIZE;
+            stream.note(*at);
+            pages
+        };
+        let mut stream = Stream::default();
+        let mut readers: Vec<usize> = (1..=READERS).map(|reader| reader << 32).collect();
+        for pages in [1, 2, 4, 8] {
+            for at in &mut readers {
+                assert_eq!(run_at(&mut stream, at), pages);
+            }
+        }
+        // One more takes the place of the first.
+        assert_eq!(run_at(&mut stream, &mut ((READERS + 1) << 32)), 1);
+        assert_eq!(run_at(&mut stream, &mut readers[1]), 16);
+        assert_eq!(run_at(&mut stream, &mut readers[0]), 1);
     }
 }
