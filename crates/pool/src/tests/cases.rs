@@ -403,6 +403,31 @@ fn what_is_left_of_lanes_goes_into_the_holes_of_others() {
     assert_eq!(pool.stats().objects, 0);
 }
 
+/// Six blocks fill three pages and a part of the fourth: emptied alone their zspage wins no page, two of them win one.
+/// Next to them one that wastes enough for compaction to look, and is not worth emptying.
+#[test]
+fn what_wins_no_page_alone_is_emptied_with_others_or_not_at_all() {
+    for (zspages, moved, pages_freed) in [(1, 0, 0), (2, 12, 1)] {
+        let pool = pool(64, 4, 4096, 400);
+        let store = |len: usize| pool.store(&std::vec![7; len]).expect("room");
+        let mut gone = std::vec![store(1700)];
+        for _ in 0..240 {
+            store(56);
+        }
+        for _ in 0..6 * zspages {
+            gone.push(store(400));
+            store(2300);
+        }
+        for handle in gone {
+            pool.free(handle).expect("live");
+        }
+        let done = pool.compact(usize::MAX);
+        assert_eq!((done.moved, done.pages_freed), (moved, pages_freed), "{zspages} of them");
+        assert!(done.dense);
+        pool.check();
+    }
+}
+
 #[test]
 fn an_object_that_is_held_stays_where_it_is() {
     let pool = pool(64, 4, 4096, 100);
