@@ -158,12 +158,14 @@ fn verdict_check(probe: &Probe, rights: Rights) -> Check {
 fn privileges(rights: Rights) -> Vec<Check> {
     let setting = host::number_in(Path::new("/proc/sys/vm/unprivileged_userfaultfd"));
     let namespace = if rights.initial_namespace { "" } else { ", in a user namespace" };
+    let nice = if rights.nice { "yes" } else { "no; beside other work faults may wait" };
     let device = match rustix::fs::access(uffd::DEVICE, Access::READ_OK | Access::WRITE_OK) {
         Ok(()) => "can be opened".to_owned(),
         Err(why) => why.to_string(),
     };
     let mut facts = vec![
         Check::fact("  CAP_SYS_PTRACE", format!("{}{namespace}", yes(rights.ptrace))),
+        Check::fact("  CAP_SYS_NICE", nice),
         Check::fact(format!("  {}", uffd::DEVICE), device),
         Check::fact("  seccomp filter", yes(rights.seccomp)),
     ];

@@ -58,6 +58,8 @@ pub struct Probe {
 pub struct Rights {
     /// CAP_SYS_PTRACE is in the effective set.
     pub ptrace: bool,
+    /// CAP_SYS_NICE is in the effective set: a server may be given time again that was put behind everybody.
+    pub nice: bool,
     /// The machine's own user namespace: only there capabilities count for userfaultfd.
     pub initial_namespace: bool,
     /// A seccomp filter is installed.
@@ -79,7 +81,8 @@ pub enum Missing {
     /// A seccomp filter stands before it.
     #[error(
         "userfaultfd: forbidden by a seccomp filter; start the container with \
-         `docker run --cap-add SYS_PTRACE --security-opt seccomp=unconfined ...` \
+         `docker run --cap-add SYS_PTRACE --cap-add SYS_NICE \
+         --security-opt seccomp=unconfined ...` \
          or a profile that allows userfaultfd"
     )]
     Seccomp,
@@ -92,8 +95,9 @@ pub enum Missing {
     #[error(
         "userfaultfd: CAP_SYS_PTRACE is missing; grant it with \
          `sudo setpriv --reuid $(id -u) --regid $(id -g) --init-groups \
-         --inh-caps +sys_ptrace --ambient-caps +sys_ptrace octavo run ...`, \
-         or in a container with `docker run --cap-add SYS_PTRACE ...`"
+         --inh-caps +sys_ptrace,+sys_nice --ambient-caps +sys_ptrace,+sys_nice \
+         octavo run ...`, \
+         or in a container with `docker run --cap-add SYS_PTRACE --cap-add SYS_NICE ...`"
     )]
     Capability,
     /// Refused for a reason we know no remedy for.
@@ -146,12 +150,14 @@ pub fn probe() -> Probe {
 #[must_use]
 pub fn rights() -> Rights {
     const CAP_SYS_PTRACE: u32 = 19;
+    const CAP_SYS_NICE: u32 = 23;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let value = |key| status.lines().find_map(|l| l.strip_prefix(key)).map(str::trim);
     let effective = value("CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
     let namespace = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     Rights {
         ptrace: effective >> CAP_SYS_PTRACE & 1 == 1,
+        nice: effective >> CAP_SYS_NICE & 1 == 1,
         initial_namespace: namespace.split_ascii_whitespace().eq(["0", "0", "4294967295"]),
         seccomp: value("Seccomp:") == Some("2"),
     }
@@ -244,7 +250,8 @@ fn to_io(errno: Errno) -> io::Error {
 mod tests {
     use super::*;
 
-    const ROOT: Rights = Rights { ptrace: true, initial_namespace: true, seccomp: false };
+    const ROOT: Rights =
+        Rights { ptrace: true, nice: true, initial_namespace: true, seccomp: false };
     const USER: Rights = Rights { ptrace: false, ..ROOT };
 
     fn refused(why: Errno, alone: Result<(), Errno>) -> Probe {
