@@ -276,11 +276,13 @@ impl<S: Source> Mempool<S> {
     pub fn stats(&self) -> Stats {
         let cached = self.caches.iter().map(Cache::count);
         let (cached, hits) = cached.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        let (free, reserve) = {
+        let (free, short, reserve) = {
             let shelf = self.shelf.lock();
-            (shelf.len(), shelf.taken)
+            (shelf.len(), shelf.short, shelf.taken)
         };
-        Stats { free, cached, from_caches: hits, reserve, ..self.counters.stats() }
+        let counted = self.counters.stats();
+        let source = counted.source + short;
+        Stats { free, cached, from_caches: hits, source, reserve, ..counted }
     }
 
     fn check(&self, places: &[Option<Page>], wait: Wait) {
@@ -302,14 +304,15 @@ impl<S: Source> Mempool<S> {
 
     fn take_from_both(&self, places: &mut [Option<Page>], wait: Wait) -> usize {
         let taken = self.source.take(places, Wait::No);
-        self.counters.source.add(taken);
         let rest = &mut places[taken..];
         if rest.is_empty() {
+            self.counters.source.add(taken);
             return taken;
         }
         let mut shelf = self.shelf.lock();
+        shelf.short.came(taken);
         let from_reserve = shelf.take_unless_queued(rest, wait);
-        shelf.taken.add(from_reserve);
+        shelf.taken.came(from_reserve);
         taken + from_reserve
     }
 

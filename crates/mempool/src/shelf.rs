@@ -20,7 +20,10 @@ pub(crate) struct Shelf {
     pub(crate) wanted: usize,
     /// How often the source got pages back while somebody waited.
     pub(crate) gifts: u64,
-    /// Step 2 so far, counted by who takes it: under this lock it costs nothing.
+    /// Step 1 so far, where it gave too little, counted by who comes here for the rest: under this lock that costs
+    /// nothing, and outside of it as much as a lock.
+    pub(crate) short: Step,
+    /// Step 2 so far.
     pub(crate) taken: Step,
 }
 
@@ -28,13 +31,23 @@ impl Shelf {
     /// Holds `pages`, and never more than these.
     pub(crate) fn new(pages: Vec<Page>) -> Self {
         let capacity = pages.len();
-        Self { pages, capacity, next: 0, served: 0, wanted: 0, gifts: 0, taken: Step::default() }
+        Self {
+            pages,
+            capacity,
+            next: 0,
+            served: 0,
+            wanted: 0,
+            gifts: 0,
+            short: Step::default(),
+            taken: Step::default(),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.pages.len()
     }
 
+    #[inline]
     pub(crate) fn put(&mut self, page: Page) {
         assert!(self.pages.len() < self.capacity, "a page was given back twice");
         self.pages.push(page);
@@ -56,6 +69,7 @@ impl Shelf {
 
     /// As [`take`](Self::take) for who has no turn: nothing while there is a queue, and for who may
     /// wait all or nothing.
+    #[inline]
     pub(crate) fn take_unless_queued(&mut self, places: &mut [Option<Page>], wait: Wait) -> usize {
         let short = wait == Wait::Yes && self.pages.len() < places.len();
         if short || self.queued() > 0 { 0 } else { self.take(places) }

@@ -1,5 +1,6 @@
 //! From where pages came, how often and how long somebody waited.
 
+use core::ops::Add;
 // Figures order nothing, so a model need not explore them.
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -40,9 +41,17 @@ pub struct Stats {
 
 impl Step {
     /// It was taken once more, and gave `pages`.
-    pub(crate) fn add(&mut self, pages: usize) {
+    pub(crate) fn came(&mut self, pages: usize) {
         self.calls += 1;
         self.pages += pages as u64;
+    }
+}
+
+impl Add for Step {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { calls: self.calls + other.calls, pages: self.pages + other.pages }
     }
 }
 
@@ -56,10 +65,7 @@ pub(crate) struct StepCounter {
 impl StepCounter {
     pub(crate) fn add(&self, pages: usize) {
         self.calls.fetch_add(1, Relaxed);
-        // Most sources are empty most of the time, and this is as dear as a lock.
-        if pages > 0 {
-            self.pages.fetch_add(pages as u64, Relaxed);
-        }
+        self.pages.fetch_add(pages as u64, Relaxed);
     }
 
     fn get(&self) -> Step {
