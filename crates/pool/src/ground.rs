@@ -177,9 +177,10 @@ impl<A: Arena> Ground<A> {
     /// that it should go on.
     pub(crate) fn prefetch_bytes(&self, object: Object) {
         let words = object.len.div_ceil(WORD).min(FETCHED) as u32;
-        (0..words)
+        let first = object.place & !(LINE_WORDS as u32 - 1);
+        (first..object.place.saturating_add(words))
             .step_by(LINE_WORDS)
-            .for_each(|word| self.prefetch(object.place.wrapping_add(word)));
+            .for_each(|word| self.prefetch(word));
     }
 
     /// Starts to fetch the tags before and behind an object.

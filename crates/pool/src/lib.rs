@@ -90,7 +90,7 @@ const FREES_AT_ONCE: usize = 32;
 /// Pages given back in the time that a move takes.
 const PAGES_A_MOVE: usize = 4;
 /// Objects between the one that `read_many` reads and the one that it begins to fetch.
-const READ_AHEAD: usize = 4;
+const READ_AHEAD: usize = 8;
 /// How often a thread looks whether a lane is free before it sleeps: some microseconds, while a lane is
 /// held for less.
 const SPINS: usize = if cfg!(loom) { 0 } else { 64 };
@@ -304,13 +304,18 @@ impl<A: Arena> Pool<A> {
         handles: &[Handle],
         mut f: impl FnMut(usize, Result<&[u8], BadHandle>),
     ) {
+        let fetch_word = |n: usize| {
+            handles.get(n).into_iter().for_each(|&handle| self.handles.prefetch(handle));
+        };
+        let fetch_object = |n: usize| {
+            let object = handles.get(n).and_then(|&handle| self.handles.peek(handle));
+            object.into_iter().for_each(|object| self.ground.prefetch_bytes(object));
+        };
+        (0..2 * READ_AHEAD).for_each(fetch_word);
+        (0..READ_AHEAD).for_each(fetch_object);
         for (n, &handle) in handles.iter().enumerate() {
-            if let Some(&later) = handles.get(n + 2 * READ_AHEAD) {
-                self.handles.prefetch(later);
-            }
-            if let Some(object) = handles.get(n + READ_AHEAD).and_then(|&h| self.handles.peek(h)) {
-                self.ground.prefetch_bytes(object);
-            }
+            fetch_word(n + 2 * READ_AHEAD);
+            fetch_object(n + READ_AHEAD);
             if let Err(error) = self.read(handle, |bytes| f(n, Ok(bytes))) {
                 f(n, Err(error));
             }
