@@ -36,7 +36,7 @@ const BLOCKS_A_MOVE: usize = 4;
 const HOPE: u32 = 32;
 /// Words that a move has to win in the first sweep; in each other less by a part.
 const FIRST_BAR: u32 = PAGE_WORDS;
-const BAR_PART: u32 = 16;
+const BAR_PART: u32 = 64;
 /// A lane that wastes less, in pages and as a part of what fills it, does not ask new objects to pay.
 const OWED: usize = if cfg!(all(test, not(loom))) { 1 } else { 16 };
 const OWED_PART: usize = 80;
@@ -62,7 +62,7 @@ impl Why {
     /// Words that emptying a zspage is to win by a move, to be worth it: a page may cost so many moves.
     const fn least(self) -> u32 {
         let moves = match self {
-            Self::Asked => 16,
+            Self::Asked => 12,
             Self::Owed => 512,
             Self::Beside => 8,
         };
