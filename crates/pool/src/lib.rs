@@ -305,11 +305,14 @@ impl<A: Arena> Pool<A> {
         mut f: impl FnMut(usize, Result<&[u8], BadHandle>),
     ) {
         let fetch_word = |n: usize| {
-            handles.get(n).into_iter().for_each(|&handle| self.handles.prefetch(handle));
+            if let Some(&handle) = handles.get(n) {
+                self.handles.prefetch(handle);
+            }
         };
         let fetch_object = |n: usize| {
-            let object = handles.get(n).and_then(|&handle| self.handles.peek(handle));
-            object.into_iter().for_each(|object| self.ground.prefetch_bytes(object));
+            if let Some(object) = handles.get(n).and_then(|&handle| self.handles.peek(handle)) {
+                self.ground.prefetch_bytes(object);
+            }
         };
         (0..2 * READ_AHEAD).for_each(fetch_word);
         (0..READ_AHEAD).for_each(fetch_object);

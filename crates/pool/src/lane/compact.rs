@@ -79,6 +79,9 @@ impl Why {
     }
 }
 
+// A smaller bar would lose nothing from sweep to sweep, and they would not end.
+const _: () = assert!(Why::Asked.least() >= BAR_PART);
+
 /// What a step of compaction did.
 #[derive(Default)]
 pub(crate) struct Step {
