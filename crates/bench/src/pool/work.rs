@@ -141,7 +141,7 @@ impl Begin {
 ///   of plain memory;
 /// - `free`: all of them, in random order; `given back`: the same, until their memory is the system's again.
 ///
-/// `pairs` with one thread and with two, and `copy` and `read`, are the fastest of [`TURNS`] that are taken
+/// `pairs` with one thread and with two, and `copy` and `read`, are the fastest of nine turns that are taken
 /// in turn. Each thread stores, replaces and frees objects of its own.
 pub fn rates<S: Shared>(system: &S, objects: usize, mut tell: impl FnMut(Rate)) {
     let of_pairs = in_turn([1, 2], |threads| {
