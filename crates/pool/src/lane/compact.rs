@@ -34,6 +34,8 @@ const LOOK_ZSPAGES: u32 = 4096;
 const BLOCKS_A_MOVE: usize = 4;
 /// Trying a zspage may show that it wins so many times what it wastes: most blocks find holes.
 const HOPE: u32 = 32;
+/// Of so few all may find holes that fit, even where the zspage wastes nothing.
+const FEW: u32 = 16;
 /// Words that a move has to win in the first sweep; in each other less by a part.
 const FIRST_BAR: u32 = PAGE_WORDS;
 const BAR_PART: u32 = 64;
@@ -347,13 +349,13 @@ impl<A: Arena> Held<'_, A> {
         zspage != self.lane.open || waste >= (room >> 2).max(2 * PAGE_WORDS)
     }
 
-    /// Words that emptying a zspage wins by a move if each block finds a hole; none when it wastes so little that this
-    /// is not worth a trial.
+    /// Words that emptying a zspage wins by a move if each block finds a hole; none when it wastes so little, and has so
+    /// many of them, that this is not worth a trial.
     fn hope(&self, zspage: u32, least: u32) -> u32 {
         let zspages = &self.ground.zspages;
         let (room, blocks) = (zspages.pages(zspage) * PAGE_WORDS, zspages.blocks(zspage));
         let waste = room.saturating_sub(zspages.fill(zspage));
-        if waste * HOPE >= blocks * least { room / blocks } else { 0 }
+        if blocks <= FEW || waste * HOPE >= blocks * least { room / blocks } else { 0 }
     }
 
     /// Lets go of a zspage that is not empty yet.

@@ -11,7 +11,8 @@
 //!
 //! So a trial finds the pages that would be backed for the moved, and wins no page that emptying does not. Only what
 //! goes to the end of a zspage, where no page is backed yet, is charged by its words: others share that page
-//! later, and without them hardly any zspage would win a page alone. Of more than [`TRIED`] blocks the first by their
+//! later, and without them hardly any zspage would win a page alone. An end that takes none of the blocks that are left is
+//! charged up to the next border of a page: where all are nearly as large, nobody will fill it. Of more than [`TRIED`] blocks the first by their
 //! addresses are tried, and the others count as finding no hole; a block that is being read counts, though it is not
 //! moved: in both cases the gain is a guess.
 
@@ -24,8 +25,9 @@ use crate::handles::NIL;
 /// Blocks tried of one zspage: its lane's lock is held meanwhile.
 pub(crate) const TRIED: usize = 256;
 /// Holes looked at in the bin where some may be too small, and in one where all are large enough.
-const NEAR: usize = 32;
-const FAR: usize = 8;
+/// Sizes repeat, and a bin may hold many holes that are all a little too small.
+const NEAR: usize = 1024;
+const FAR: usize = 256;
 
 /// What is left of a hole.
 #[derive(Clone, Copy)]
@@ -66,6 +68,11 @@ struct Cost {
     pages: u32,
 }
 
+/// Words of what is left of a zspage's end up to the first border of a page.
+fn begun(rest: Run) -> u32 {
+    rest.words.min(rest.at.next_multiple_of(PAGE_WORDS) - rest.at)
+}
+
 /// A place for a block.
 enum Found {
     /// A hole in the bins.
@@ -104,6 +111,16 @@ impl Sketch {
         self.rests.copy_within(number + 1..self.rest_count, number);
         self.rest_count -= 1;
         rest
+    }
+
+    /// Charges what was begun of the ends of zspages, as if nobody filled them: words.
+    fn charge_ends(&mut self) -> u32 {
+        let ends = self.rests[..self.rest_count].iter_mut().filter(|rest| rest.by_words);
+        ends.map(|end| {
+            end.by_words = false;
+            begun(end.run)
+        })
+        .sum()
     }
 
     /// The first bin from `from` on that a rest would be in.
@@ -200,8 +217,8 @@ impl<A: Arena> Held<'_, A> {
         let found = self.search(words, zspage, sketch);
         // The tags of what is left of the end of a zspage may need one more page than its blocks.
         let tags = if matches!(found, Some(Found::Rest(_))) { 0 } else { HOLE_FRONT };
-        // Of a fresh zspage the first page is backed, too.
-        let first = u32::from(found.is_none());
+        // Of a fresh zspage the first page is backed, too; nothing that is as large fits the ends of others.
+        let (first, lost) = if found.is_none() { (1, sketch.charge_ends()) } else { (0, 0) };
         let Rest { run, by_words } = match found {
             Some(Found::Rest(number)) => sketch.take_rest(number),
             Some(Found::Hole(hole)) => {
@@ -213,11 +230,14 @@ impl<A: Arena> Held<'_, A> {
             None => Rest { run: self.whole(0), by_words: true },
         };
         let rest = Run { at: run.at + words, words: run.words - words };
-        if rest.words >= MIN_HOLE && bin_of(rest.words) >= bin_of(smallest) {
+        let is_place = rest.words >= MIN_HOLE && bin_of(rest.words) >= bin_of(smallest);
+        if is_place {
             sketch.put_rest(Rest { run: rest, by_words });
         }
+        let end = if is_place { 0 } else { begun(rest) };
         let pages = first + self.newly_backed(run, rest);
-        Cost { words: if by_words { words + tags } else { pages * PAGE_WORDS }, pages }
+        let charged = if by_words { words + tags + end } else { pages * PAGE_WORDS };
+        Cost { words: charged + lost, pages }
     }
 
     /// Pages to be backed so that of a hole only `rest` is left.
