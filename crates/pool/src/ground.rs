@@ -1,7 +1,7 @@
 //! The raw memory under the lanes: an arena cut into zspages, read and written by word.
 #![allow(unsafe_code)] // Tags and objects lie in raw memory that comes and goes page by page.
 
-use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+use core::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::slice;
@@ -168,19 +168,24 @@ impl<A: Arena> Ground<A> {
 
     /// Starts to fetch what lies at a place into the cache.
     pub(crate) fn prefetch(&self, at: u32) {
+        self.fetch::<_MM_HINT_T0>(at);
+    }
+
+    fn fetch<const HINT: i32>(&self, at: u32) {
         let base = self.arena.base().cast::<u32>().as_ptr();
         // SAFETY: a prefetch reads nothing and cannot fail, wherever it points.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(base.wrapping_add(at as usize).cast()) }
+        unsafe { _mm_prefetch::<HINT>(base.wrapping_add(at as usize).cast()) }
     }
 
     /// Starts to fetch the bytes of an object, as far as the processor does not find out by itself
-    /// that it should go on.
+    /// that it should go on: into the second level, since the first has few buffers for lines on their way, and who
+    /// reads another object now wants them.
     pub(crate) fn prefetch_bytes(&self, object: Object) {
         let words = object.len.div_ceil(WORD).min(FETCHED) as u32;
         let first = object.place & !(LINE_WORDS as u32 - 1);
         (first..object.place.saturating_add(words))
             .step_by(LINE_WORDS)
-            .for_each(|word| self.prefetch(word));
+            .for_each(|word| self.fetch::<_MM_HINT_T1>(word));
     }
 
     /// Starts to fetch the tags before and behind an object.

@@ -90,7 +90,7 @@ const FREES_AT_ONCE: usize = 32;
 /// Pages given back in the time that a move takes.
 const PAGES_A_MOVE: usize = 4;
 /// Objects between the one that `read_many` reads and the one that it begins to fetch.
-const READ_AHEAD: usize = 8;
+const READ_AHEAD: usize = 16;
 /// How often a thread looks whether a lane is free before it sleeps: some microseconds, while a lane is
 /// held for less.
 const SPINS: usize = if cfg!(loom) { 0 } else { 64 };
