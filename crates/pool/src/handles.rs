@@ -48,8 +48,9 @@ static POOLS: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new
 const FIRST_GENERATIONS_APART: u32 = 151;
 
 /// Entries side by side that a list takes at once when they are first used, and keeps: so lanes hardly ever write to the
-/// same line of the cache.
-const FRESH: u32 = if cfg!(loom) { 1 } else { 64 };
+/// same line of the cache. At most such a part of all, as other lists cannot have them.
+const FRESH: usize = 64;
+const FRESH_PART: usize = 128;
 
 /// Most objects a pool can be made for.
 pub(crate) const MAX_OBJECTS: usize = (1 << MAX_INDEX_BITS) - 1;
@@ -130,6 +131,8 @@ pub(crate) struct Handles {
     words: Box<[AtomicU64]>,
     /// Entries that were used at least once; those from here on are all zeros.
     used: AtomicU32,
+    /// Of those so many are taken at once.
+    fresh: u32,
     index_bits: u32,
     /// The generation in the handles of entries that are used for the first time.
     first_generation: u32,
@@ -144,6 +147,7 @@ impl Handles {
         Self {
             words: AtomicU64::table(max_objects),
             used: AtomicU32::new(0),
+            fresh: (max_objects / FRESH_PART).clamp(1, FRESH) as u32,
             index_bits: needed.max(u32::BITS - MAX_GENERATION_BITS),
             first_generation: number.wrapping_mul(FIRST_GENERATIONS_APART),
         }
@@ -176,7 +180,7 @@ impl Handles {
         let all = self.words.len() as u32;
         let mut used = self.used.load(Ordering::Relaxed);
         while used < all {
-            let end = all.min(used + FRESH);
+            let end = all.min(used + self.fresh);
             let order = (Ordering::Relaxed, Ordering::Relaxed);
             match self.used.compare_exchange_weak(used, end, order.0, order.1) {
                 Ok(start) => return Some(start..end),
