@@ -138,7 +138,7 @@ impl Begin {
 /// - `pairs`: an object stored, the sixteenth before it freed;
 /// - `replace`: of all objects a random one freed, another stored;
 /// - `read`: random objects copied out, 64 in a call where there is one for many; `copy`: the same out
-///   of [plain memory](Plain);
+///   of plain memory;
 /// - `free`: all of them, in random order; `given back`: the same, until their memory is the system's again.
 ///
 /// `pairs` with one thread and with two, and `copy` and `read`, are the fastest of nine turns that are taken
