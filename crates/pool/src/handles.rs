@@ -48,8 +48,9 @@ static POOLS: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new
 const FIRST_GENERATIONS_APART: u32 = 151;
 
 /// Entries side by side that a list takes at once when they are first used, and keeps: so lanes hardly ever write to the
-/// same line of the cache. At most such a part of all, as other lists cannot have them.
+/// same line of the cache.
 const FRESH: usize = 64;
+/// They are such a part of all entries at most: what one list has no other can take.
 const FRESH_PART: usize = 128;
 
 /// Most objects a pool can be made for.
@@ -129,9 +130,9 @@ pub(crate) struct Killed {
 /// All entries of a pool.
 pub(crate) struct Handles {
     words: Box<[AtomicU64]>,
-    /// Entries that were used at least once; those from here on are all zeros.
+    /// Entries that some list took; those from here on are all zeros.
     used: AtomicU32,
-    /// Of those so many are taken at once.
+    /// So many of those are taken at once.
     fresh: u32,
     index_bits: u32,
     /// The generation in the handles of entries that are used for the first time.

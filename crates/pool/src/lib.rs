@@ -141,7 +141,7 @@ pub struct Config {
     pub chain: ChainLength,
     /// The largest object in bytes, a unit: at most 64 KiB.
     pub max_object: usize,
-    /// The most objects at one time. Only those there were cost memory, 8 bytes each.
+    /// The most objects at one time. Only those there were cost memory, 8 bytes each, and up to 63 more in each lane.
     pub max_objects: usize,
 }
 

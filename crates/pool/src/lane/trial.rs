@@ -11,10 +11,11 @@
 //!
 //! So a trial finds the pages that would be backed for the moved, and wins no page that emptying does not. Only what
 //! goes to the end of a zspage, where no page is backed yet, is charged by its words: others share that page
-//! later, and without them hardly any zspage would win a page alone. An end that takes none of the blocks that are left is
-//! charged up to the next border of a page: where all are nearly as large, nobody will fill it. Of more than [`TRIED`] blocks the first by their
-//! addresses are tried, and the others count as finding no hole; a block that is being read counts, though it is not
-//! moved: in both cases the gain is a guess.
+//! later, and without them hardly any zspage would win a page alone. An end that takes none of the blocks that are
+//! left is charged up to the next border of a page: where all are nearly as large, nobody will fill it.
+//!
+//! Of more than [`TRIED`] blocks the first by their addresses are tried, and the others count as finding no hole; a
+//! block that is being read counts, though it is not moved: in both cases the gain is a guess.
 
 use super::{HOLE, HOLE_FRONT, Held, MIN_HOLE, Run, block_words, first_vacant};
 use crate::Arena;
@@ -234,9 +235,12 @@ impl<A: Arena> Held<'_, A> {
         if is_place {
             sketch.put_rest(Rest { run: rest, by_words });
         }
-        let end = if is_place { 0 } else { begun(rest) };
         let pages = first + self.newly_backed(run, rest);
-        let charged = if by_words { words + tags + end } else { pages * PAGE_WORDS };
+        let charged = match (by_words, is_place) {
+            (true, true) => words + tags,
+            (true, false) => words + tags + begun(rest),
+            (false, _) => pages * PAGE_WORDS,
+        };
         Cost { words: charged + lost, pages }
     }
 
