@@ -238,12 +238,6 @@ impl Handles {
         Ok((index, word.object()))
     }
 
-    /// Where the object of a handle lies at this moment, if it names one.
-    pub(crate) fn peek(&self, handle: Handle) -> Option<Object> {
-        let word = self.load(self.index_of(handle).ok()?);
-        self.names(handle, word).then(|| word.object())
-    }
-
     /// Ends one pin. The object, when it was freed meanwhile and this was its last reader: the
     /// caller gives its space back.
     #[must_use]

@@ -89,8 +89,6 @@ const MOVES_AT_ONCE: usize = 8;
 const FREES_AT_ONCE: usize = 32;
 /// Pages given back in the time that a move takes.
 const PAGES_A_MOVE: usize = 4;
-/// Objects between the one that `read_many` reads and the one that it begins to fetch.
-const READ_AHEAD: usize = 16;
 /// How often a thread looks whether a lane is free before it sleeps: some microseconds, while a lane is
 /// held for less.
 const SPINS: usize = if cfg!(loom) { 0 } else { 64 };
@@ -294,35 +292,6 @@ impl<A: Arena> Pool<A> {
         let _pin = Pin { pool: self, index };
         // SAFETY: `_pin` holds the object where it is until `f` has returned.
         Ok(f(unsafe { self.ground.bytes(object) }))
-    }
-
-    /// Reads many objects, faster than one by one: calls `f` with each handle's number and bytes, or
-    /// the error that [`read`](Self::read) would give. A handle's word and its object are two trips to
-    /// memory; both are begun some objects ahead.
-    pub fn read_many(
-        &self,
-        handles: &[Handle],
-        mut f: impl FnMut(usize, Result<&[u8], BadHandle>),
-    ) {
-        let fetch_word = |n: usize| {
-            if let Some(&handle) = handles.get(n) {
-                self.handles.prefetch(handle);
-            }
-        };
-        let fetch_object = |n: usize| {
-            if let Some(object) = handles.get(n).and_then(|&handle| self.handles.peek(handle)) {
-                self.ground.prefetch_bytes(object);
-            }
-        };
-        (0..2 * READ_AHEAD).for_each(fetch_word);
-        (0..READ_AHEAD).for_each(fetch_object);
-        for (n, &handle) in handles.iter().enumerate() {
-            fetch_word(n + 2 * READ_AHEAD);
-            fetch_object(n + READ_AHEAD);
-            if let Err(error) = self.read(handle, |bytes| f(n, Ok(bytes))) {
-                f(n, Err(error));
-            }
-        }
     }
 
     /// Ends an object; its bytes, as they were stored. When it is being read, its space is given

@@ -5,9 +5,12 @@
 
 use crate::handles::Object;
 use crate::{Arena, BadHandle, Pin, Pool};
-use core::fmt;
 use core::ops::Deref;
+use core::{array, fmt};
 use octavo_page::Handle;
+
+/// Objects that `read_many` holds: the one that is read and those behind it, which are being fetched.
+const READ_AHEAD: usize = 8;
 
 /// An object, held where it lies: its bytes. It may be freed meanwhile; its space is not used again
 /// before this is dropped.
@@ -41,6 +44,40 @@ impl<A: Arena> Pool<A> {
                 // The processor finds out by itself that it should go on.
                 self.ground.prefetch(pin.object.place);
             }
+        }
+    }
+
+    /// Reads many objects, faster than one by one: calls `f` with each handle's number and bytes, or
+    /// the error that [`read`](Self::read) would give. A handle's word and its object are two trips to
+    /// memory; both are begun some objects ahead, the second with the pin, which has to look where the object is
+    /// anyway. So an object that is freed after `f` was called for one before it may still be read.
+    pub fn read_many(
+        &self,
+        handles: &[Handle],
+        mut f: impl FnMut(usize, Result<&[u8], BadHandle>),
+    ) {
+        let fetch_word = |n: usize| {
+            if let Some(&handle) = handles.get(n) {
+                self.handles.prefetch(handle);
+            }
+        };
+        let begin = |n: usize| {
+            let pinned = self.pin(*handles.get(n)?);
+            if let Ok(pinned) = &pinned {
+                self.ground.prefetch_bytes(pinned.object);
+            }
+            Some(pinned)
+        };
+        (0..2 * READ_AHEAD).for_each(fetch_word);
+        let mut ahead: [_; READ_AHEAD] = array::from_fn(begin);
+        for n in 0..handles.len() {
+            fetch_word(n + 2 * READ_AHEAD);
+            let next = &mut ahead[n % READ_AHEAD];
+            match next.take().expect("begun eight objects ago") {
+                Ok(pinned) => f(n, Ok(&pinned)),
+                Err(error) => f(n, Err(error)),
+            }
+            *next = begin(n + READ_AHEAD);
         }
     }
 }

@@ -116,9 +116,8 @@ pub trait Shared: Sync {
     /// Frees an object, then stores a copy of `bytes` under its name's place.
     fn replace(&self, name: &mut Self::Name, bytes: &[u8]);
 
-    /// Copies objects out, one after the other to the same place: those of `names` with the numbers
-    /// in `order`.
-    fn read(&self, names: &[Self::Name], order: &[usize], out: &mut [u8]);
+    /// Copies objects out, one after the other to the same place.
+    fn read(&self, names: &[Self::Name], out: &mut [u8]);
 
     /// Frees many, in the way that is fastest here.
     fn free_all(&self, names: Vec<Self::Name>);
@@ -214,11 +213,9 @@ impl Shared for Octavo {
         *name = self.pool.store(bytes).expect("room");
     }
 
-    fn read(&self, names: &[Handle], order: &[usize], out: &mut [u8]) {
-        for some in order.chunks(AT_ONCE) {
-            let mut handles = [names[0]; AT_ONCE];
-            handles.iter_mut().zip(some).for_each(|(handle, &n)| *handle = names[n]);
-            self.pool.read_many(&handles[..some.len()], |_, bytes| {
+    fn read(&self, names: &[Handle], out: &mut [u8]) {
+        for some in names.chunks(AT_ONCE) {
+            self.pool.read_many(some, |_, bytes| {
                 out.copy_from_slice(bytes.expect("live"));
                 black_box(&mut *out);
             });
@@ -316,9 +313,9 @@ impl Shared for Malloc {
         *name = bytes.into();
     }
 
-    fn read(&self, names: &[Box<[u8]>], order: &[usize], out: &mut [u8]) {
-        for &n in order {
-            out.copy_from_slice(&names[n]);
+    fn read(&self, names: &[Box<[u8]>], out: &mut [u8]) {
+        for name in names {
+            out.copy_from_slice(name);
             black_box(&mut *out);
         }
     }
