@@ -16,6 +16,35 @@ pub(super) fn pool(
     Pool::new(TestArena::new(pages), config).expect("a pool")
 }
 
+/// `read_many` holds what it reads next: it is what was stored, though freed a moment ago, and its space is free after.
+#[test]
+fn what_is_read_next_may_be_freed() {
+    let pool = pool(64, 4, 4096, 100);
+    let handles: Vec<_> = (0..40_u8).map(|n| pool.store(&[n; 1000]).expect("room")).collect();
+    // One often, and more often than `read_many` holds objects.
+    let wanted: Vec<_> = handles.iter().flat_map(|&handle| [handle, handles[7]]).collect();
+    let mut read = 0;
+    pool.read_many(&wanted, |n, bytes| {
+        let of = if n % 2 == 0 { n as u8 / 2 } else { 7 };
+        match bytes {
+            Ok(bytes) => assert_eq!(bytes, [of; 1000]),
+            Err(error) => assert_eq!(error, BadHandle(wanted[n])),
+        }
+        read += usize::from(bytes.is_ok());
+        if n == 20 {
+            handles.iter().for_each(|&handle| assert_eq!(pool.free(handle), Ok(1000)));
+        }
+    });
+    assert_eq!(
+        read,
+        20 + 1 + 7,
+        "all up to the one in whose turn they are freed, and those held by then"
+    );
+    pool.check();
+    pool.tidy(usize::MAX);
+    assert_eq!((pool.stats().objects, pool.stats().pages), (0, 0));
+}
+
 #[test]
 fn what_is_stored_is_read() {
     let pool = pool(64, 4, 4096, 100);
