@@ -412,7 +412,9 @@ pub struct Crash {
     pub stack: [usize; 16],
 }
 
-/// Has `handler` called when this process faults.
+/// Has `handler` called when this process faults. A fault within the handler, such as where the program has
+/// unmapped our data, ends the process: called again and again it would run off its stack, into memory of the
+/// program's.
 pub fn on_crash(handler: extern "C" fn(&Crash) -> !) {
     #[repr(C)]
     struct Action {
@@ -421,15 +423,17 @@ pub fn on_crash(handler: extern "C" fn(&Crash) -> !) {
         restorer: usize,
         mask: u64,
     }
-    const SA_SIGINFO_RESTORER_NODEFER: u64 = 4 | 0x0400_0000 | 0x4000_0000;
+    const SIGNALS: [usize; 4] = [4, 7, 8, 11];
+    const SA_SIGINFO_RESTORER: u64 = 4 | 0x0400_0000;
     CRASH.store(handler as usize, Ordering::Relaxed);
     let action = Action {
         handler: crashed as extern "C" fn(i32, *const SigInfo, *const u64) as usize,
-        flags: SA_SIGINFO_RESTORER_NODEFER,
+        flags: SA_SIGINFO_RESTORER,
         restorer: crash_returned as extern "C" fn() as usize,
-        mask: 0,
+        // A fault whose signal is blocked ends the process.
+        mask: SIGNALS.into_iter().fold(0, |mask, signal| mask | 1 << (signal - 1)),
     };
-    for signal in [4usize, 7, 8, 11] {
+    for signal in SIGNALS {
         let at = core::ptr::from_ref(&action);
         // SAFETY: `action` is laid out as the kernel's sigaction; the handler never returns.
         let _ = unsafe { syscall!(Sysno::rt_sigaction, signal, at, 0usize, 8usize) };
@@ -618,6 +622,34 @@ fn clock(id: usize) -> Duration {
 mod tests {
     use super::*;
     use std::process::Command;
+
+    static CRASHES: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn crashes(_argument: usize) -> ! {
+        SignalMask::block_all_but_faults();
+        on_crash(crashes_again);
+        // SAFETY: an instruction that there is not.
+        unsafe { asm!("ud2", options(noreturn)) }
+    }
+
+    extern "C" fn crashes_again(_crash: &Crash) -> ! {
+        CRASHES.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: as above.
+        unsafe { asm!("ud2", options(noreturn)) }
+    }
+
+    #[test]
+    fn a_crash_within_the_handler_ends_the_helper() {
+        let helper = spawn(Kinship::Process, crashes, 0).expect("a helper");
+        // One that ended already has no descriptor.
+        let ended = || pidfd(helper).map_or(true, |helper| helper.is_readable());
+        let mut looks = 0..10_000;
+        while !ended() {
+            assert!(looks.next().is_some(), "it goes on");
+            sleep(Duration::from_millis(1));
+        }
+        assert_eq!(CRASHES.load(Ordering::SeqCst), 1);
+    }
 
     #[test]
     fn a_program_that_is_started_is_elsewhere_and_one_that_ended_is_nowhere() {
