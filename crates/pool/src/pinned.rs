@@ -50,7 +50,8 @@ impl<A: Arena> Pool<A> {
     /// Reads many objects, faster than one by one: calls `f` with each handle's number and bytes, or
     /// the error that [`read`](Self::read) would give. A handle's word and its object are two trips to
     /// memory; both are begun some objects ahead, the second with the pin, which has to look where the object is
-    /// anyway. So an object that is freed after `f` was called for one before it may still be read.
+    /// anyway. So an object that is freed after `f` was called for one before it may still be read, and a call holds
+    /// eight pins at a time, of which an object can have 119.
     pub fn read_many(
         &self,
         handles: &[Handle],
@@ -73,7 +74,7 @@ impl<A: Arena> Pool<A> {
         for n in 0..handles.len() {
             fetch_word(n + 2 * READ_AHEAD);
             let next = &mut ahead[n % READ_AHEAD];
-            match next.take().expect("begun eight objects ago") {
+            match next.take().expect("begun before") {
                 Ok(pinned) => f(n, Ok(&pinned)),
                 Err(error) => f(n, Err(error)),
             }

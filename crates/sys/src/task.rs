@@ -363,6 +363,15 @@ pub fn set_name(name: &core::ffi::CStr) {
     let _ = unsafe { syscall!(Sysno::prctl, PR_SET_NAME, name.as_ptr()) };
 }
 
+/// The signals of faults: SIGILL, SIGBUS, SIGFPE, SIGSEGV.
+const FAULTS: [usize; 4] = [4, 7, 8, 11];
+
+/// Those in a mask of signals.
+const FAULT_MASK: u64 = {
+    let [ill, bus, fpe, segv] = FAULTS;
+    1 << (ill - 1) | 1 << (bus - 1) | 1 << (fpe - 1) | 1 << (segv - 1)
+};
+
 /// Signals a task has blocked.
 #[derive(Clone, Copy, Debug)]
 pub struct SignalMask(u64);
@@ -378,9 +387,7 @@ impl SignalMask {
 
     /// Blocks all but the signals of faults, which a helper answers with [`on_crash`].
     pub fn block_all_but_faults() {
-        const FAULTS: [u32; 4] = [4, 7, 8, 11];
-        let open = FAULTS.into_iter().fold(0, |mask, signal| mask | 1 << (signal - 1));
-        set_mask(!open, &mut 0);
+        set_mask(!FAULT_MASK, &mut 0);
     }
 
     /// Puts the mask back.
@@ -423,7 +430,6 @@ pub fn on_crash(handler: extern "C" fn(&Crash) -> !) {
         restorer: usize,
         mask: u64,
     }
-    const SIGNALS: [usize; 4] = [4, 7, 8, 11];
     const SA_SIGINFO_RESTORER: u64 = 4 | 0x0400_0000;
     CRASH.store(handler as usize, Ordering::Relaxed);
     let action = Action {
@@ -431,9 +437,9 @@ pub fn on_crash(handler: extern "C" fn(&Crash) -> !) {
         flags: SA_SIGINFO_RESTORER,
         restorer: crash_returned as extern "C" fn() as usize,
         // A fault whose signal is blocked ends the process.
-        mask: SIGNALS.into_iter().fold(0, |mask, signal| mask | 1 << (signal - 1)),
+        mask: FAULT_MASK,
     };
-    for signal in SIGNALS {
+    for signal in FAULTS {
         let at = core::ptr::from_ref(&action);
         // SAFETY: `action` is laid out as the kernel's sigaction; the handler never returns.
         let _ = unsafe { syscall!(Sysno::rt_sigaction, signal, at, 0usize, 8usize) };
