@@ -4,14 +4,16 @@
 //! nobody's child and has no descriptors but the ledger and, where it is to print there, stderr. It
 //! ends when the job's first process is gone and no process is managed any more.
 
+use crate::turns::{Seen, Spent, Turn, Turns};
 use comfy_table::presets;
+use octavo_ledger::ask::Ask;
 use octavo_ledger::counters::Counters;
 use octavo_ledger::shares::{self, Look};
 use octavo_ledger::{Ledger, Member, Once, Owner};
 use octavo_page::{ByteSize, EngineKind, PAGE_SIZE};
 use octavo_pool::classes::ClassRow;
 use octavo_sys::file::{self, Fd};
-use octavo_sys::proc::Statm;
+use octavo_sys::proc::{self, Stat, Statm};
 use octavo_sys::{Errno, shared, task};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -72,6 +74,7 @@ pub fn keep(ledger: &'static Ledger, memory: &Fd, first: &Fd, report: Report) ->
         is_news: true,
         over_since: None,
         bequeathed_since: None,
+        turns: Turns::default(),
     };
     let mut alone_since = None;
     loop {
@@ -177,6 +180,20 @@ struct Keeper {
     is_news: bool,
     over_since: Option<Instant>,
     bequeathed_since: Option<Instant>,
+    turns: Turns,
+}
+
+/// What the process `id` has spent; `None` when it is gone.
+fn spent(id: i32) -> Option<Spent> {
+    let stat = proc::open(id, "stat").ok()?;
+    let [user, system] = [Stat::UserTime, Stat::SystemTime].map(|of| of.read::<u64>(&stat));
+    let user = ticks(user?);
+    Some(Spent { user, all: user + ticks(system?) })
+}
+
+/// The kernel tells times in hundredths of a second, whatever its own clock.
+const fn ticks(ticks: u64) -> Duration {
+    Duration::from_millis(10 * ticks)
 }
 
 impl Keeper {
@@ -347,27 +364,55 @@ impl Keeper {
     /// Sets shares where several members need more than there is; else each may have what is free.
     fn share(&mut self) {
         let members: Vec<_> = self.ledger.members().collect();
-        let looks: Vec<_> = members.iter().map(|member| self.look_at(member)).collect();
+        let (looks, seen): (Vec<_>, Vec<_>) = members.iter().map(|m| self.look_at(m)).unzip();
         let limit = self.ledger.limit();
-        if members.len() < 2 || self.ledger.used() < limit - limit / 8 {
+        let room = limit - limit / 64;
+        let turn = self.turn(&members, &seen, room);
+        if turn.is_none() && (members.len() < 2 || self.ledger.used() < limit - limit / 8) {
             members.iter().for_each(|member| member.give(None));
             return;
         }
         let mut given: Vec<_> = members.iter().map(|m| m.share().unwrap_or(0)).collect();
-        shares::rebalance(limit - limit / 64, &looks, &mut given);
+        match turn {
+            Some(Turn { holder, wants, asks }) => {
+                shares::by_turns(room, &looks, &asks, (holder, wants), &mut given);
+            }
+            None => shares::rebalance(room, &looks, &mut given),
+        }
         members.iter().zip(given).for_each(|(member, share)| member.give(Some(share)));
     }
 
-    fn look_at(&mut self, member: &Member) -> Look {
-        let mut look = Look { used: member.used(), floor: member.floor(), heat: 0 };
-        let pager = member.owner().and_then(|owner| self.pagers.get_mut(&owner.pager));
-        if let Some(Pager { faults, heat, .. }) = pager {
-            let before = std::mem::replace(faults, member.counters.faults.get());
-            // The last eight looks, in sixteenths of a fault.
-            *heat = *heat - *heat / 8 + 2 * faults.saturating_sub(before);
-            look.heat = *heat;
+    /// Whose turn it is, where members take turns; and has each of them know what is asked of it.
+    fn turn(&mut self, members: &[&Member], seen: &[Seen], room: u64) -> Option<Turn> {
+        // Where all pages would fit, as they are.
+        let needed = members.iter().map(|member| {
+            let stored = &member.stored;
+            let pool = stored.pool_bytes.get() / PAGE_SIZE as u64;
+            member.used().saturating_sub(pool) + stored.pages.get()
+        });
+        let is_short = needed.sum::<u64>() > room;
+        let program = |id: i32| members.iter().find_map(|m| m.owner().filter(|o| o.pager == id));
+        let mut spent = |id| spent(program(id)?.program);
+        let turn = self.turns.look(task::now(), seen, is_short, &mut spent);
+        for (n, member) in members.iter().enumerate() {
+            let ask = turn.as_ref().map_or(Ask::Nothing, |turn| turn.asks[n]);
+            member.asked.ask(ask, task::now());
         }
-        look
+        turn
+    }
+
+    fn look_at(&mut self, member: &Member) -> (Look, Seen) {
+        let mut look = Look { used: member.used(), floor: member.floor(), heat: 0 };
+        let id = member.owner().map_or(0, |owner| owner.pager);
+        let mut seen = Seen { id, faults: 0, heat: 0, used: look.used };
+        if let Some(Pager { faults, heat, .. }) = self.pagers.get_mut(&id) {
+            let before = std::mem::replace(faults, member.counters.faults.get());
+            seen.faults = faults.saturating_sub(before);
+            // The last eight looks, in sixteenths of a fault.
+            *heat = *heat - *heat / 8 + 2 * seen.faults;
+            (look.heat, seen.heat) = (*heat, *heat / 16);
+        }
+        (look, seen)
     }
 
     /// Tells the statistics, if there is something new: the table once, the file each time.
@@ -427,6 +472,7 @@ impl Keeper {
             ("pager_cpu_s", json!(total.cpu_us.get() as f64 / 1e6)),
             ("processes", json!(self.met)),
             ("unmanaged_processes", json!(ledger.unmanaged())),
+            ("turns", json!(self.turns.begun())),
             ("engine", json!(self.report.engine.name())),
             ("cpu_requests", json!(total.cpu_requests.get())),
             ("device_requests", json!(total.device_requests.get())),

@@ -20,6 +20,7 @@ mod program;
 mod run;
 mod sim;
 mod slots;
+mod turns;
 mod uffd;
 
 use clap::error::ErrorKind;

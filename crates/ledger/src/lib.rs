@@ -17,11 +17,13 @@
 #![cfg_attr(not(any(test, loom)), no_std)]
 #![allow(unsafe_code)] // a view of shared memory
 
+pub mod ask;
 pub mod counters;
 #[cfg(all(test, loom))]
 mod models;
 pub mod shares;
 
+use ask::{Ask, Asked};
 use core::fmt;
 use core::time::Duration;
 use counters::{Counter, Counters};
@@ -83,9 +85,9 @@ pub struct Member {
     share: AtomicU64,
     /// What it tells the others of pages that it has made its own since a fork, so far.
     unshared: AtomicU64,
-    /// Pages that it has and others count, and how many members had gone when that was last asked for.
+    /// Pages that it has and others count, and how many members had gone when it was last known.
     common: AtomicU64,
-    asked: AtomicU64,
+    known: AtomicU64,
     /// When the program began, on the monotonic clock; 0 where that is not known yet.
     began: AtomicU64,
     /// 1 when the program is about to end.
@@ -94,6 +96,8 @@ pub struct Member {
     leaves: AtomicU32,
     /// 1 when the program cannot go on without its pager.
     depends: AtomicU32,
+    /// What the keeper asks of it beside its share.
+    pub asked: Asked,
     /// The program's name, as the kernel has it: up to 15 bytes.
     name: [AtomicU64; 2],
     /// What it counts.
@@ -353,13 +357,14 @@ impl Ledger {
         self.leave(member);
         self.left.add(1);
         self.gone.take_over(&member.counters);
-        let Member { share, unshared, asked, began, .. } = member;
-        for word in [share, unshared, asked, began] {
+        let Member { share, unshared, known, began, .. } = member;
+        for word in [share, unshared, known, began] {
             word.store(0, Ordering::Relaxed);
         }
         for word in [&member.ends, &member.leaves, &member.depends] {
             word.store(0, Ordering::Relaxed);
         }
+        member.asked.ask(Ask::Nothing, Duration::ZERO);
         member.stored.each().for_each(|gauge| gauge.set(0));
         member.owner.store(0, Ordering::Release);
     }
@@ -377,7 +382,7 @@ impl Ledger {
             return 0;
         }
         let leaving = self.leaving.get();
-        let heirs = self.members().filter(|member| member.asked.load(Ordering::Relaxed) < leaving);
+        let heirs = self.members().filter(|member| member.known.load(Ordering::Relaxed) < leaving);
         all.min(heirs.map(|heir| heir.common.load(Ordering::Relaxed)).sum())
     }
 
@@ -500,7 +505,7 @@ impl Member {
     /// Says how many pages it has that others count, and how many members had gone when that was asked for.
     pub fn note_common(&self, pages: u64, left: u64) {
         self.common.store(pages, Ordering::Relaxed);
-        self.asked.store(left, Ordering::Relaxed);
+        self.known.store(left, Ordering::Relaxed);
     }
 
     /// Says that others count `pages` more that it has.

@@ -11,6 +11,8 @@
 //! elsewhere it goes there; in the end it is worth the same everywhere, or nobody has any to give.
 //! This is a function of figures alone, so that tests drive it.
 
+use crate::ask::Ask;
+
 /// What is known of a process, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Look {
@@ -24,6 +26,9 @@ pub struct Look {
 
 /// Steps from nothing to everything.
 const STEPS: u64 = 64;
+
+/// What one who is asked gives at each look, of everything.
+const GIVEN: u64 = 16;
 
 /// Changes `shares`, one for each of `looks`, for the next moment. A share of 0 is that of a process
 /// that is new: it starts with what it has. All shares together come to `room`, unless the floors
@@ -43,6 +48,28 @@ pub fn rebalance(room: u64, looks: &[Look], shares: &mut [u64]) {
         shares[cold] -= step;
         shares[hot] += step;
     }
+}
+
+/// Changes `shares` while it is the turn of the process `holder`, as [`Ask`]s tell: those that are asked for
+/// memory give it, a step a look, as long as the holder `wants` more; nobody else grows by more than a little.
+pub fn by_turns(
+    room: u64,
+    looks: &[Look],
+    asks: &[Ask],
+    (holder, wants): (usize, bool),
+    shares: &mut [u64],
+) {
+    for ((share, look), ask) in shares.iter_mut().zip(looks).zip(asks) {
+        *share = match ask {
+            Ask::Nothing => look.used + room / STEPS,
+            _ if wants => (*share).min(look.used).saturating_sub(room / GIVEN),
+            _ => look.used,
+        };
+        *share = (*share).max(1);
+    }
+    shares[holder] = 0;
+    let others: u64 = shares.iter().sum();
+    shares[holder] = room.saturating_sub(others).max(looks[holder].floor);
 }
 
 /// Makes shares come to `room`: the coldest give what is too much, the hottest gets what is left.
@@ -123,6 +150,22 @@ mod tests {
     fn who_needs_little_keeps_it() {
         let shares = run(&[5_000, 200_000], &[10_000, 10_000], 400);
         assert!(shares[0] >= 4_000, "{shares:?}");
+    }
+
+    #[test]
+    fn who_has_its_turn_gets_what_others_can_give_as_long_as_it_wants_more() {
+        let look = |used| Look { used, floor: 10_000, heat: 0 };
+        let looks = [look(40_000), look(40_000), look(15_000), look(5_000)];
+        let asks = [Ask::Nothing, Ask::Wait, Ask::Give, Ask::Nothing];
+        let mut shares = [40_000, 40_000, 15_000, 5_000];
+        by_turns(ROOM, &looks, &asks, (0, true), &mut shares);
+        assert_eq!(shares, [ROOM - 33_750 - 8_750 - 6_562, 33_750, 8_750, 6_562]);
+        for _ in 0..9 {
+            by_turns(ROOM, &looks, &asks, (0, true), &mut shares);
+        }
+        assert_eq!(shares[1..3], [1, 1], "down to what is none of the program's");
+        by_turns(ROOM, &looks, &asks, (0, false), &mut shares);
+        assert_eq!(shares[1..3], [40_000, 15_000]);
     }
 
     proptest! {

@@ -13,9 +13,11 @@
 //! between two measurements it is kept up by adding and subtracting what we do ourselves.
 
 use crate::sharing::Shared;
+use octavo_ledger::ask::Ask;
 use octavo_ledger::{Ledger, Member};
 use octavo_page::PAGE_SIZE;
 use octavo_page::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use octavo_sys::task;
 
 /// Pages of 1 MiB.
 const MIB: u64 = (1 << 20) / PAGE_SIZE as u64;
@@ -24,6 +26,9 @@ const MIB: u64 = (1 << 20) / PAGE_SIZE as u64;
 /// few calls touch it would hardly make progress; and what is counted but is none of those: our tables
 /// and staging, and memory that is not managed (relocated data, stacks), some 4 MiB together.
 pub const FLOOR: u64 = 8 * MIB;
+
+/// The same while the memory is asked for ([`Ask`]): little more than what is none of the program's.
+pub const FLOOR_OF_GIVING: u64 = 5 * MIB;
 
 /// Ways to compress, from fast to dense.
 pub const TIERS: usize = 4;
@@ -56,6 +61,8 @@ pub struct Budget {
     held: AtomicU64,
     copies: AtomicI64,
     aside: AtomicI64,
+    /// What stays resident whatever the limit.
+    least: AtomicU64,
 }
 
 impl Budget {
@@ -75,6 +82,7 @@ impl Budget {
             held: AtomicU64::new(0),
             copies: AtomicI64::new(0),
             aside: AtomicI64::new(0),
+            least: AtomicU64::new(FLOOR),
         }
     }
 
@@ -89,19 +97,26 @@ impl Budget {
         member.say(self.used(), floor);
         let others = ledger.used_beside(member);
         ledger.note_used(others + self.used());
+        self.heed(member.asked.at(task::now));
         let left = ledger.limit().saturating_sub(others);
         self.allow(member.share().map_or(left, |share| share.min(left)));
     }
 
     /// Notes what this process may use from now on.
     fn allow(&self, pages: u64) {
-        self.limit.store(pages.max(FLOOR), Ordering::Relaxed);
+        self.limit.store(pages.max(self.least.load(Ordering::Relaxed)), Ordering::Relaxed);
+    }
+
+    /// Notes what is asked of this process.
+    fn heed(&self, ask: Ask) {
+        let least = if ask == Ask::Nothing { FLOOR } else { FLOOR_OF_GIVING };
+        self.least.store(least, Ordering::Relaxed);
     }
 
     /// Pages that this process cannot give.
     #[must_use]
     pub fn floor(&self) -> u64 {
-        self.stored.load(Ordering::Relaxed) + FLOOR
+        self.stored.load(Ordering::Relaxed) + self.least.load(Ordering::Relaxed)
     }
 
     /// Pages of the program that are resident, about.
@@ -211,7 +226,7 @@ impl Budget {
         self.stored.load(Ordering::Relaxed) * 100 < self.limit() * COPIES
     }
 
-    /// Whether the program has more resident than [`FLOOR`].
+    /// Whether the program has more resident than what stays.
     #[must_use]
     pub fn above_floor(&self) -> bool {
         self.used() > self.floor()

@@ -660,6 +660,9 @@ impl Pager {
                 }
                 self.read_events(worker);
             }
+            if !worker.faults.is_empty() {
+                self.member.asked.wait(task::now, UNTIL_ITS_TURN);
+            }
             while let Some(fault) = worker.faults.pop() {
                 self.answer(worker, fault);
                 follower.answered(self, fault.thread, slept);
@@ -721,6 +724,9 @@ impl Nurses {
         }
     }
 }
+
+/// What faults of a process whose turn it is not are slowed down to; events are read as often.
+const UNTIL_ITS_TURN: Duration = Duration::from_millis(4);
 
 /// The server looks again after this time, whatever it waits for.
 const SERVER_LOOK: Duration = Duration::from_millis(200);

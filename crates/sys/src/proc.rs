@@ -26,6 +26,10 @@ fn text<'a>(from: &Fd, buffer: &'a mut [u8]) -> Option<&'a str> {
 pub enum Stat {
     /// Faults that were answered without waiting.
     MinorFaults = 10,
+    /// Time spent in user mode, in ticks of 10 ms.
+    UserTime = 14,
+    /// And in the kernel.
+    SystemTime = 15,
     /// The CPU last run on.
     Cpu = 39,
 }
