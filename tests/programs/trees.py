@@ -28,16 +28,16 @@ def named(name, short):
     return dict(name=name + "_short" * short, short=short)
 
 
-def make(files, functions, short=False):
-    """`make -j4`: its last rule notes the hash of every object."""
+def make(files, functions, jobs=4, short=False):
+    """`make -j`: its last rule notes the hash of every object."""
     name = f"project{files}"
 
     def setup(work):
         need("make", "make")
         project(f"{work}/{name}", files, functions)
 
-    return Program(command=lambda work: ["make", "-s", "-B", "-j4", "-C", name], setup=setup,
-                   files={f"{name}/built": digest}, managed=files + 2, **named("make", short))
+    return Program(command=lambda work: ["make", "-s", "-B", f"-j{jobs}", "-C", name], setup=setup,
+                   files={f"{name}/built": digest}, managed=files + 2, **named("make" if jobs == 4 else f"make{jobs}", short))
 
 
 def gxx(count, short=False):
@@ -136,6 +136,7 @@ def trees():
         cpython("test_pty", short=True),
         make(300, 40),
         make(20, 80, short=True),
+        make(20, 80, jobs=2, short=True),
         gxx(500),
         gxx(100, short=True),
         redis(100_000, 5),
