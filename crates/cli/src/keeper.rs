@@ -210,8 +210,9 @@ impl Keeper {
                 let _ = task::kill(&process.fd);
             });
         }
-        self.is_news |= self.ledger.members().any(|member| !member.ends());
-        if self.ledger.members().next().is_some() && self.ledger.members().all(Member::ends) {
+        let end = self.ledger.members().all(|member| member.ends() || !self.lives(member));
+        self.is_news |= !end;
+        if self.ledger.members().next().is_some() && end {
             self.tell();
         }
     }
@@ -245,6 +246,12 @@ impl Keeper {
         if self.report.strict {
             self.ledger.forbid();
         }
+    }
+
+    /// Whether the program is there still, whose pager may not have left yet.
+    fn lives(&self, member: &Member) -> bool {
+        let process = member.owner().and_then(|owner| self.processes.get(&owner.program));
+        process.is_some_and(|process| !process.fd.is_readable())
     }
 
     /// Gets to know new members.

@@ -51,10 +51,11 @@ const CHECKED: Duration = Duration::from_secs(3);
 /// After such a time all have their share again, to see whether they get on by now.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// A turn lasts so many times what it took its holder to get the memory, within these bounds.
+/// A turn lasts so many times what it took its holder to get the memory, at least so long, and at most so that nobody
+/// waits for longer than this, if that is possible.
 const LONGER: u32 = 6;
 const SHORTEST: Duration = Duration::from_millis(400);
-const LONGEST: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Looks without a fault after which somebody who waits does not wait for memory.
 const QUIET: u32 = 10;
@@ -324,7 +325,8 @@ impl Taken {
         if used > self.most + self.most / 16 {
             (self.most, self.grown) = (used, now);
         }
-        let lasts = ((self.grown - self.since) * LONGER).clamp(SHORTEST, LONGEST);
+        let longest = PATIENCE / (self.takers.len() as u32 - 1).max(1);
+        let lasts = ((self.grown - self.since) * LONGER).min(longest).max(SHORTEST);
         if before != Some(holder.id) {
             self.start_turn(now, spent);
         } else if now - self.since >= lasts || self.is_idle(now, holder, spent) {
@@ -516,7 +518,7 @@ mod tests {
             assert!((700..1300).contains(&looks), "{turns:?}");
         }
         let share = (job.user() - before).as_secs_f64() / (3_000 * LOOK).as_secs_f64();
-        assert!(share > 0.6, "{share}: {turns:?}");
+        assert!(share > 0.3, "{share}: {turns:?}");
     }
 
     #[test]

@@ -27,8 +27,9 @@ const MIB: u64 = (1 << 20) / PAGE_SIZE as u64;
 /// and staging, and memory that is not managed (relocated data, stacks), some 4 MiB together.
 pub const FLOOR: u64 = 8 * MIB;
 
-/// The same while the memory is asked for ([`Ask`]): little more than what is none of the program's.
-pub const FLOOR_OF_GIVING: u64 = 5 * MIB;
+/// The same while the memory is asked for ([`Ask`]): what is none of the program's, and enough of that for an
+/// instruction or a call to have its pages all at once.
+pub const FLOOR_OF_GIVING: u64 = 6 * MIB;
 
 /// Ways to compress, from fast to dense.
 pub const TIERS: usize = 4;

@@ -505,12 +505,13 @@ pub(crate) fn look_again() {
 }
 
 /// Tells the keeper that the program is about to end; where it is the last, waits until the statistics
-/// are told.
+/// are told. Who was killed may have its place still.
 fn end(ledger: &Ledger, member: &Member) {
     let told = ledger.told().load(Ordering::Acquire);
     member.end();
     ledger.ring();
-    if ledger.members().all(Member::ends) {
+    let lives = |owner: Owner| task::pidfd(owner.program).is_ok_and(|fd| !fd.is_readable());
+    if ledger.members().all(|other| other.ends() || !other.owner().is_some_and(lives)) {
         shared::wait(ledger.told(), told, LAST_WORDS);
     }
 }
