@@ -400,10 +400,10 @@ impl Keeper {
         let is_short = needed.sum::<u64>() > room;
         let program = |id: i32| members.iter().find_map(|m| m.owner().filter(|o| o.pager == id));
         let mut spent = |id| spent(program(id)?.program);
-        let turn = self.turns.look(task::now(), seen, is_short, &mut spent);
+        let now = task::now();
+        let turn = self.turns.look(now, seen, is_short, &mut spent);
         for (n, member) in members.iter().enumerate() {
-            let ask = turn.as_ref().map_or(Ask::Nothing, |turn| turn.asks[n]);
-            member.asked.ask(ask, task::now());
+            member.asked.ask(turn.as_ref().map_or(Ask::Nothing, |turn| turn.asks[n]), now);
         }
         turn
     }

@@ -26,7 +26,7 @@ use octavo_ledger::ask::Ask;
 use std::time::Duration;
 
 /// Faults a look from which on a process takes part.
-pub const HOT: u64 = 100;
+const HOT: u64 = 100;
 
 /// The same below which it has what it needs, and below which it has no use for memory at present.
 const WARM: u64 = HOT / 4;
@@ -220,16 +220,12 @@ impl Turns {
             State::Free(sharing) => {
                 let hot: Vec<_> = seen.iter().filter(|seen| seen.heat >= HOT).copied().collect();
                 if let Some(taken) = Taken::begin(now, &hot, sharing, spent) {
-                    self.begun += 1;
                     self.state = State::Taken(taken);
                 }
             }
             State::Taken(taken) => match taken.look(now, seen, spent) {
-                Verdict::GoesOn => self.begun += u64::from(taken.since == now),
-                Verdict::Helps => {
-                    self.begun += u64::from(taken.since == now);
-                    self.rest = REST;
-                }
+                Verdict::GoesOn => {}
+                Verdict::Helps => self.rest = REST,
                 Verdict::Over => self.state = State::Free(None),
                 Verdict::IsOfNoUse => {
                     self.state = State::Resting(now + self.rest);
@@ -238,6 +234,7 @@ impl Turns {
             },
         }
         let State::Taken(taken) = &self.state else { return None };
+        self.begun += u64::from(taken.since == now);
         taken.turn(seen)
     }
 }

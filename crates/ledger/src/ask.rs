@@ -43,18 +43,21 @@ fn units(now: Duration) -> u32 {
 
 impl Asked {
     /// Asks for `what` from `now` on, for half a second.
+    #[cfg(not(loom))]
     pub fn ask(&self, what: Ask, now: Duration) {
         let word = match what {
             Ask::Nothing => 0,
             _ => ((units(now) + HOLDS) & UNTIL) << 2 | what as u32,
         };
         let before = self.0.swap(word, Ordering::AcqRel);
-        #[cfg(not(loom))]
         if before & KIND == Ask::Wait as u32 && what != Ask::Wait {
             shared::wake(&self.0);
         }
-        #[cfg(loom)]
-        let _ = before;
+    }
+
+    /// Asks for nothing any more, where nobody is left who could wait.
+    pub(crate) fn clear(&self) {
+        self.0.store(0, Ordering::Release);
     }
 
     /// What is asked at the time that `now` tells, which is not called where nothing is.

@@ -23,7 +23,7 @@ pub mod counters;
 mod models;
 pub mod shares;
 
-use ask::{Ask, Asked};
+use ask::Asked;
 use core::fmt;
 use core::time::Duration;
 use counters::{Counter, Counters};
@@ -364,7 +364,7 @@ impl Ledger {
         for word in [&member.ends, &member.leaves, &member.depends] {
             word.store(0, Ordering::Relaxed);
         }
-        member.asked.ask(Ask::Nothing, Duration::ZERO);
+        member.asked.clear();
         member.stored.each().for_each(|gauge| gauge.set(0));
         member.owner.store(0, Ordering::Release);
     }
