@@ -34,6 +34,7 @@ pub mod evict;
 pub mod excluded;
 mod fork;
 pub mod gate;
+pub mod heap;
 pub mod heir;
 mod locality;
 pub mod mapped;

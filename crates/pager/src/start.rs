@@ -28,6 +28,7 @@
 use crate::arena::PoolArena;
 use crate::excluded::Excluded;
 use crate::fork::{MAX_CHILDREN, NURSERY};
+use crate::heap::HeapStep;
 use crate::heir;
 use crate::outpost::Outpost;
 use crate::pager::{Config, MAX_EVICTORS, Pager, Parts, Worker};
@@ -61,6 +62,8 @@ pub struct Job {
     pub config: Config,
     /// What is never managed: our image, libc, whose data we use, and the main stack.
     pub excluded: Excluded,
+    /// By how much the program's heap grows.
+    pub heap_step: HeapStep,
     /// The process that keeps the job's ledger, and its descriptor there.
     pub keeper: (i32, i32),
 }
@@ -457,7 +460,7 @@ fn start_others(pager: &'static Pager, job: &Job, presence: Presence) -> Result<
     for number in 1..=job.config.evictors() {
         spawn_thread(evictor, Box::new((pager, number)))?;
     }
-    let watch = Watch::new(pager, job.excluded.clone(), presence);
+    let watch = Watch::new(pager, job.excluded.clone(), job.heap_step, presence);
     spawn_thread(watcher, Box::new((watch, pager)))?;
     let helper = task::pidfd(task::pid())?;
     let guard_of = Box::new((helper, &pager.target));

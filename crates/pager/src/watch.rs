@@ -11,6 +11,7 @@
 
 use crate::excluded::Excluded;
 use crate::fork::NURSERY;
+use crate::heap::HeapStep;
 use crate::mapped;
 use crate::pager::Pager;
 use crate::placement::Starvation;
@@ -54,6 +55,7 @@ pub struct Watch<'a> {
     presence: Presence,
     /// What is not to be managed.
     excluded: Excluded,
+    heap_step: HeapStep,
     /// Data that there were, and the pages unmapped, when mappings were last listed.
     listed: (u64, u64),
     listed_at: Duration,
@@ -70,11 +72,17 @@ pub struct Watch<'a> {
 impl<'a> Watch<'a> {
     /// A watch over the program that `presence` looks at.
     #[must_use]
-    pub fn new(pager: &'a Pager, excluded: Excluded, presence: Presence) -> Self {
+    pub fn new(
+        pager: &'a Pager,
+        excluded: Excluded,
+        heap_step: HeapStep,
+        presence: Presence,
+    ) -> Self {
         Self {
             pager,
             presence,
             excluded,
+            heap_step,
             listed: (0, 0),
             listed_at: Duration::ZERO,
             ended_at: None,
@@ -148,6 +156,7 @@ impl<'a> Watch<'a> {
             }
             self.register_new(look);
             pager.arm();
+            self.heap_step.widen();
         }
         if self.wants_listing(look) {
             self.register_new(look);

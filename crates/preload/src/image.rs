@@ -4,6 +4,7 @@
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ops::Range;
+use core::sync::atomic::AtomicUsize;
 use octavo_page::PAGE_SIZE;
 
 /// `struct dl_phdr_info`, as far as it is read.
@@ -39,6 +40,8 @@ unsafe extern "C" {
 struct Search {
     address: usize,
     found: Range<usize>,
+    /// The initialised part of what can be written, whole words.
+    data: Range<usize>,
     name: &'static CStr,
 }
 
@@ -57,8 +60,24 @@ pub fn libc() -> Range<usize> {
     find(memcpy as unsafe extern "C" fn(_, _, _) -> _ as usize).found
 }
 
+/// The initialised data of that object.
+pub fn libc_data() -> &'static [AtomicUsize] {
+    let Range { start, end } = find(memcpy as unsafe extern "C" fn(_, _, _) -> _ as usize).data;
+    if start == end {
+        return &[];
+    }
+    // SAFETY: the loader has mapped it, at an address of words, for as long as the process runs; what the object
+    // itself changes, it changes word by word.
+    unsafe {
+        core::slice::from_raw_parts(
+            core::ptr::with_exposed_provenance(start),
+            (end - start) / size_of::<usize>(),
+        )
+    }
+}
+
 fn find(address: usize) -> Search {
-    let mut search = Search { address, found: address..address + 1, name: c"" };
+    let mut search = Search { address, found: address..address + 1, data: 0..0, name: c"" };
     // SAFETY: `look` gets the search, which outlives the call.
     unsafe { dl_iterate_phdr(look, (&raw mut search).cast()) };
     search
@@ -66,6 +85,7 @@ fn find(address: usize) -> Search {
 
 extern "C" fn look(object: *const Object, _size: usize, search: *mut c_void) -> c_int {
     const LOAD: u32 = 1;
+    const WRITABLE: u32 = 2;
     // SAFETY: the loader passes an object of its list with that many program headers, and the
     // pointer that we gave it.
     let (object, search, segments) = unsafe {
@@ -73,6 +93,7 @@ extern "C" fn look(object: *const Object, _size: usize, search: *mut c_void) -> 
         (&*object, &mut *search.cast::<Search>(), segments)
     };
     let loaded = segments.iter().filter(|s| s.kind == LOAD);
+    let data = loaded.clone().find(|s| s.flags & WRITABLE != 0);
     let start = loaded.clone().map(|s| s.address as usize).min().unwrap_or(0);
     let end = loaded.map(|s| (s.address + s.memory_size) as usize).max().unwrap_or(0);
     let span = object.base + start..(object.base + end).next_multiple_of(PAGE_SIZE);
@@ -80,6 +101,11 @@ extern "C" fn look(object: *const Object, _size: usize, search: *mut c_void) -> 
         return 0;
     }
     search.found = span;
+    search.data = data.map_or(0..0, |s| {
+        let start = object.base + s.address as usize;
+        let words = size_of::<usize>();
+        start.next_multiple_of(words)..(start + s.file_size as usize) / words * words
+    });
     // SAFETY: the loader's own string, which lives as long as the object.
     search.name = unsafe { CStr::from_ptr(object.name) };
     1

@@ -10,6 +10,7 @@ use octavo_page::config::RunConfig;
 use octavo_page::{EngineKind, Unit};
 use octavo_pager::budget::TIERS;
 use octavo_pager::excluded::Excluded;
+use octavo_pager::heap::HeapStep;
 use octavo_pager::pager::{Config, Ladders, Tier};
 use octavo_pager::start::{self, Job};
 use octavo_sys::Errno;
@@ -74,6 +75,7 @@ fn job(run: &RunConfig<'_>) -> Result<Job, &'static str> {
             objects: [image::ours(), image::libc()],
             stack: &raw const here as usize,
         },
+        heap_step: HeapStep::find(image::libc_data()),
         keeper: (run.keeper as i32, run.ledger as i32),
     })
 }
