@@ -77,6 +77,7 @@ class Program:
     before: object = None  # (work) -> argv that stands before `octavo run`
     short: bool = False  # belongs to --short
     fits: bool = False  # belongs to --fits
+    fits_within: float = 1.03  # how many times as long it may take where everything fits
     slow_limit: float = None  # at most so many times the plain wall
     mappings: int = None  # at most so many more mappings than alone ("mappings N" on stderr)
     over: int = None  # at most so many bytes over the limit, by Octavo's own count

@@ -28,7 +28,7 @@ def named(name, short):
     return dict(name=name + "_short" * short, short=short)
 
 
-def make(files, functions, jobs=4, short=False):
+def make(files, functions, jobs=4, short=False, **more):
     """`make -j`: its last rule notes the hash of every object."""
     name = f"project{files}"
 
@@ -37,7 +37,7 @@ def make(files, functions, jobs=4, short=False):
         project(f"{work}/{name}", files, functions)
 
     return Program(command=lambda work: ["make", "-s", "-B", f"-j{jobs}", "-C", name], setup=setup,
-                   files={f"{name}/built": digest}, managed=files + 2, **named("make" if jobs == 4 else f"make{jobs}", short))
+                   files={f"{name}/built": digest}, managed=files + 2, **named("make" if jobs == 4 else f"make{jobs}", short), **more)
 
 
 def gxx(count, short=False):
@@ -136,7 +136,7 @@ def trees():
         cpython("test_pty", short=True),
         make(300, 40),
         make(20, 80, short=True),
-        make(20, 80, jobs=2, short=True),
+        make(20, 80, jobs=2, short=True, fits=True, fits_within=1.05),
         gxx(500),
         gxx(100, short=True),
         redis(100_000, 5),

@@ -16,6 +16,7 @@
 #![no_std]
 
 use core::fmt;
+use memchr::{memchr, memmem, memrchr};
 
 /// `#!` lines that are followed; the kernel follows as many.
 pub const MAX_SCRIPTS: usize = 4;
@@ -305,12 +306,12 @@ const SANITIZERS: [(&str, &[u8], &[u8]); 5] = [
 ];
 
 impl Names {
-    /// Names of larger programs are looked through as far as this; it takes some milliseconds.
+    /// Names of larger programs are looked through as far as this; it takes four milliseconds.
     const MAX: u64 = 16 << 20;
 
     /// The sanitizer that is among the names.
     fn sanitizer<S: Source + ?Sized>(&self, source: &S) -> Option<&'static str> {
-        let mut buffer = [0; 1024];
+        let mut buffer = [0; 4096]; // on a stack of which we do not know how large it is
         let end = self.len.min(Self::MAX);
         let (mut done, mut kept) = (0, 0);
         while done < end {
@@ -322,8 +323,8 @@ impl Names {
             }
             done += read as u64;
             let filled = &buffer[..kept + read];
-            let whole = filled.iter().rposition(|b| *b == 0).map_or(0, |last| last + 1);
-            if let Some(found) = filled[..whole].split(|b| *b == 0).find_map(sanitizer) {
+            let whole = memrchr(0, filled).map_or(0, |last| last + 1);
+            if let Some(found) = sanitizer_among(&filled[..whole]) {
                 return Some(found);
             }
             // The name at the end goes on; one that fills the buffer is none of those looked for.
@@ -333,6 +334,16 @@ impl Names {
         }
         None
     }
+}
+
+/// The sanitizer to which one of `names` belongs, each with a zero behind it. A compiler of C exports a
+/// megabyte of them, so only those are looked at that have what all have that are looked for.
+fn sanitizer_among(names: &[u8]) -> Option<&'static str> {
+    memmem::find_iter(names, b"san").find_map(|at| {
+        let start = memrchr(0, &names[..at]).map_or(0, |before| before + 1);
+        let end = memchr(0, &names[at..]).map_or(names.len(), |behind| at + behind);
+        sanitizer(&names[start..end])
+    })
 }
 
 /// The sanitizer to which a name belongs.
@@ -404,7 +415,7 @@ mod tests {
 
     #[test]
     fn names_that_do_not_fit_into_one_piece() {
-        for before in [0, 1, 1000, 1010, 1020, 1024, 5000] {
+        for before in [0, 1, 1000, 4080, 4088, 4092, 4096, 5000] {
             for (name, found) in [
                 (&b"__tsan_init"[..], Some("ThreadSanitizer")),
                 (b"libasan.so.8", Some("AddressSanitizer")),
@@ -418,6 +429,16 @@ mod tests {
                 assert_eq!(Names { offset: 0, len: short as u64 }.sanitizer(table), None);
             }
         }
+    }
+
+    /// Pieces of names, put together to names that are looked for, and nearly.
+    fn names() -> impl Strategy<Value = Vec<u8>> {
+        const PIECES: [&[u8]; 11] = [
+            b"\0", b"\0lib", b"\0__", b"a", b"t", b"hwa", b"san", b"sa", b".so.8\0", b"_init\0",
+            b"_init_",
+        ];
+        let piece = prop::sample::select(&PIECES[..]);
+        prop::collection::vec(piece, 0..64).prop_map(|pieces| pieces.concat())
     }
 
     /// What is changed in a file: a byte, a word of a table, or where it ends.
@@ -462,6 +483,12 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_sanitizer_is_found_as_by_looking_at_every_name(names in names()) {
+            let one_by_one = names.split(|b| *b == 0).find_map(sanitizer);
+            prop_assert_eq!(sanitizer_among(&names), one_by_one);
+        }
+
         /// A shell, damaged: whatever it is now, there is an answer.
         #[test]
         fn a_damaged_program_is_answered(changes in prop::collection::vec(change(), 1..6)) {

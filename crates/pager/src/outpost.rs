@@ -6,7 +6,7 @@
 
 use crate::budget::Budget;
 use crate::populate;
-use crate::presence::{NEAR, Presence, until_next_look};
+use crate::presence::{NEAR, Presence};
 use crate::program::Program;
 use crate::start::{self, Job};
 use core::time::Duration;
@@ -71,6 +71,6 @@ impl Outpost {
         // Nothing can be given so far.
         budget.publish(self.ledger, self.member, look.used);
         populate::end_look(look.populated, budget.until_armed());
-        until_next_look(budget.until_prepared())
+        self.presence.until_next_look(look.used, budget.until_limit())
     }
 }

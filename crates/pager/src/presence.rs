@@ -21,12 +21,32 @@ pub const NEAR: Duration = Duration::from_millis(1);
 /// Between two looks, with the limit far.
 pub const FAR: Duration = Duration::from_millis(20);
 
+/// A program that does not grow is looked at so many milliseconds later, at most.
+const CALM: u64 = 4;
+
 /// So many looks in a row prove that the program is elsewhere.
 const SURELY: u32 = 100;
 
-/// When to look again, with `left` pages left.
-pub fn until_next_look(left: u64) -> Duration {
-    Duration::from_millis(left / PAGES_PER_MS / 2).clamp(NEAR, FAR)
+/// When to look again.
+#[derive(Debug, Default)]
+struct Pace {
+    /// Pages that were left, pages that the program used, and when.
+    left: u64,
+    used: u64,
+    at: Duration,
+}
+
+impl Pace {
+    /// With `left` pages left `now` and `used` ones used by the program: before half of them can be gone. A
+    /// program that does not grow is given a little more; and where pages go fast, it is before a quarter is gone.
+    fn until_next_look(&mut self, left: u64, used: u64, now: Duration) -> Duration {
+        let time = now.saturating_sub(self.at).as_millis().max(1) as u64;
+        let speed = self.left.saturating_sub(left) / time;
+        let half = left / PAGES_PER_MS / 2;
+        let time = if used == self.used { half + half.min(CALM) } else { half };
+        *self = Self { left, used, at: now };
+        Duration::from_millis(time.min(left / (4 * speed).max(1))).clamp(NEAR, FAR)
+    }
 }
 
 /// What a look at the program found.
@@ -49,6 +69,7 @@ pub struct Presence {
     sharing: Sharing,
     /// Looks in a row that seemed to find another address space.
     strangers: u32,
+    pace: Pace,
 }
 
 impl Presence {
@@ -63,6 +84,7 @@ impl Presence {
             target,
             sharing: Sharing::new(target)?,
             strangers: 0,
+            pace: Pace::default(),
         })
     }
 
@@ -74,6 +96,11 @@ impl Presence {
         let resident = ours.anonymous();
         let used = self.sharing.used_of(resident, ledger, member, owned);
         Some(Look { used, data: ours.data, populated })
+    }
+
+    /// When to look again, after one that found `used` pages used, with `left` pages left.
+    pub fn until_next_look(&mut self, used: u64, left: u64) -> Duration {
+        self.pace.until_next_look(left, used, task::now())
     }
 
     /// Tells others what the last look found of what is shared with them; false, without that, when it does
@@ -125,5 +152,45 @@ impl Presence {
     #[must_use]
     pub const fn is_elsewhere(&self) -> bool {
         self.strangers >= SURELY
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 256;
+
+    /// Milliseconds to the next look, with `left` MiB left, after one `ago` ms ago that found `before` MiB left.
+    fn pause(before: u64, left: u64, grown: u64, ago: u64) -> u64 {
+        let mut pace = Pace { left: before * MIB, used: 100, at: Duration::from_secs(1) };
+        let now = Duration::from_secs(1) + Duration::from_millis(ago);
+        let pause = pace.until_next_look(left * MIB, 100 + grown, now);
+        assert_eq!((pace.left, pace.used, pace.at), (left * MIB, 100 + grown, now));
+        u64::try_from(pause.as_millis()).expect("milliseconds")
+    }
+
+    #[test]
+    fn the_sooner_the_less_is_left() {
+        let far = FAR.as_millis() as u64;
+        assert_eq!(
+            [0, 8, 24, 96, 160, 1024].map(|left| pause(left, left, 1, 5)),
+            [1, 1, 3, 12, far, far]
+        );
+    }
+
+    #[test]
+    fn a_little_later_where_it_does_not_grow() {
+        assert_eq!([0, 8, 24, 96, 160].map(|left| pause(left, left, 0, 5)), [1, 2, 6, 16, 20]);
+    }
+
+    #[test]
+    fn sooner_where_memory_goes_fast_whoever_takes_it() {
+        // 4 MiB a millisecond: 48 MiB are gone in 12.
+        assert_eq!([0, 1].map(|grown| pause(88, 48, grown, 10)), [3, 3]);
+        // 1 MiB a millisecond: 48 MiB are gone in 48.
+        assert_eq!([0, 1].map(|grown| pause(58, 48, grown, 10)), [10, 6]);
+        // More is left than was.
+        assert_eq!(pause(10, 48, 1, 10), 6);
     }
 }

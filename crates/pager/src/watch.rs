@@ -16,7 +16,7 @@ use crate::mapped;
 use crate::pager::Pager;
 use crate::placement::Starvation;
 use crate::populate;
-use crate::presence::{FAR, Look, NEAR, Presence, until_next_look};
+use crate::presence::{FAR, Look, NEAR, Presence};
 use crate::regions::{Regions, Span};
 use crate::sharing::{self, TELLING};
 use crate::start::{self, leave};
@@ -152,7 +152,7 @@ impl<'a> Watch<'a> {
         if !pager.is_armed() {
             let left = pager.budget.until_armed();
             if left > 0 {
-                return until_next_look(left);
+                return self.presence.until_next_look(look.used, pager.budget.until_limit());
             }
             self.register_new(look);
             pager.arm();
@@ -169,7 +169,7 @@ impl<'a> Watch<'a> {
         if !pager.budget.above_floor() {
             return FAR; // nothing can be given
         }
-        until_next_look(pager.budget.until_limit())
+        self.presence.until_next_look(look.used, pager.budget.until_limit())
     }
 
     /// After exec the program has another address space, and nobody needs this one. When it ended,
