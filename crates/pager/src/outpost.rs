@@ -71,6 +71,6 @@ impl Outpost {
         // Nothing can be given so far.
         budget.publish(self.ledger, self.member, look.used);
         populate::end_look(look.populated, budget.until_armed());
-        self.presence.until_next_look(look.used, budget.until_limit())
+        self.presence.until_next_look(look.used, budget.until_limit(), budget.until_prepared())
     }
 }

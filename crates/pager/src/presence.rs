@@ -24,6 +24,9 @@ pub const FAR: Duration = Duration::from_millis(20);
 /// A program that does not grow is looked at so many milliseconds later, at most.
 const CALM: u64 = 4;
 
+/// Where something has to be made before the limit is near, it is looked for so soon, in milliseconds.
+const SOON: u64 = 8;
+
 /// So many looks in a row prove that the program is elsewhere.
 const SURELY: u32 = 100;
 
@@ -37,15 +40,17 @@ struct Pace {
 }
 
 impl Pace {
-    /// With `left` pages left `now` and `used` ones used by the program: before half of them can be gone. A
-    /// program that does not grow is given a little more; and where pages go fast, it is before a quarter is gone.
-    fn until_next_look(&mut self, left: u64, used: u64, now: Duration) -> Duration {
+    /// With `left` pages left `now`, `step` of them until something is to be done about it, and `used` ones used by
+    /// the program: before half of what is left can be gone, and soon where half of the step can be. A program that
+    /// does not grow is given a little more; and where pages go fast, it is before a quarter of them is gone.
+    fn until_next_look(&mut self, used: u64, left: u64, step: u64, now: Duration) -> Duration {
         let time = now.saturating_sub(self.at).as_millis().max(1) as u64;
         let speed = self.left.saturating_sub(left) / time;
-        let half = left / PAGES_PER_MS / 2;
-        let time = if used == self.used { half + half.min(CALM) } else { half };
+        let half = |pages: u64| pages / PAGES_PER_MS / 2;
+        let calm = if used == self.used { half(left).min(CALM) } else { 0 };
         *self = Self { left, used, at: now };
-        Duration::from_millis(time.min(left / (4 * speed).max(1))).clamp(NEAR, FAR)
+        let time = (half(left) + calm).min(half(step).max(SOON)).min(left / (4 * speed).max(1));
+        Duration::from_millis(time).clamp(NEAR, FAR)
     }
 }
 
@@ -98,9 +103,10 @@ impl Presence {
         Some(Look { used, data: ours.data, populated })
     }
 
-    /// When to look again, after one that found `used` pages used, with `left` pages left.
-    pub fn until_next_look(&mut self, used: u64, left: u64) -> Duration {
-        self.pace.until_next_look(left, used, task::now())
+    /// When to look again, after one that found `used` pages used, with `left` pages left and `step` until something
+    /// is to be done about it.
+    pub fn until_next_look(&mut self, used: u64, left: u64, step: u64) -> Duration {
+        self.pace.until_next_look(used, left, step, task::now())
     }
 
     /// Tells others what the last look found of what is shared with them; false, without that, when it does
@@ -162,35 +168,44 @@ mod tests {
     const MIB: u64 = 256;
 
     /// Milliseconds to the next look, with `left` MiB left, after one `ago` ms ago that found `before` MiB left.
-    fn pause(before: u64, left: u64, grown: u64, ago: u64) -> u64 {
+    fn pause(before: u64, left: u64, step: u64, grown: u64, ago: u64) -> u64 {
         let mut pace = Pace { left: before * MIB, used: 100, at: Duration::from_secs(1) };
         let now = Duration::from_secs(1) + Duration::from_millis(ago);
-        let pause = pace.until_next_look(left * MIB, 100 + grown, now);
+        let pause = pace.until_next_look(100 + grown, left * MIB, step * MIB, now);
         assert_eq!((pace.left, pace.used, pace.at), (left * MIB, 100 + grown, now));
         u64::try_from(pause.as_millis()).expect("milliseconds")
     }
 
     #[test]
     fn the_sooner_the_less_is_left() {
-        let far = FAR.as_millis() as u64;
-        assert_eq!(
-            [0, 8, 24, 96, 160, 1024].map(|left| pause(left, left, 1, 5)),
-            [1, 1, 3, 12, far, far]
-        );
+        let at = |left| pause(left, left, left, 1, 5);
+        assert_eq!([0, 8, 24, 96, 160, 1024].map(at), [1, 1, 3, 12, 20, 20]);
     }
 
     #[test]
     fn a_little_later_where_it_does_not_grow() {
-        assert_eq!([0, 8, 24, 96, 160].map(|left| pause(left, left, 0, 5)), [1, 2, 6, 16, 20]);
+        assert_eq!(
+            [0, 8, 24, 96, 160].map(|left| pause(left, left, left, 0, 5)),
+            [1, 2, 6, 12, 20]
+        );
+    }
+
+    #[test]
+    fn soon_where_something_is_to_be_made_first() {
+        assert_eq!(
+            [(24, 2), (96, 40), (96, 80), (500, 30)]
+                .map(|(left, step)| pause(left, left, step, 1, 5)),
+            [3, 8, 10, 8]
+        );
     }
 
     #[test]
     fn sooner_where_memory_goes_fast_whoever_takes_it() {
         // 4 MiB a millisecond: 48 MiB are gone in 12.
-        assert_eq!([0, 1].map(|grown| pause(88, 48, grown, 10)), [3, 3]);
+        assert_eq!([0, 1].map(|grown| pause(88, 48, 48, grown, 10)), [3, 3]);
         // 1 MiB a millisecond: 48 MiB are gone in 48.
-        assert_eq!([0, 1].map(|grown| pause(58, 48, grown, 10)), [10, 6]);
+        assert_eq!([0, 1].map(|grown| pause(58, 48, 48, grown, 10)), [8, 6]);
         // More is left than was.
-        assert_eq!(pause(10, 48, 1, 10), 6);
+        assert_eq!(pause(10, 48, 48, 1, 10), 6);
     }
 }

@@ -45,13 +45,14 @@ use core::mem::ManuallyDrop;
 use core::time::Duration;
 use octavo_codec::deflate::{Generations, Learner};
 use octavo_ledger::{Ledger, Member, Newcomer, Owner};
-use octavo_page::PAGE_SIZE;
-use octavo_page::config::PAGER_DESCRIPTORS;
+use octavo_page::config::{PAGER_DESCRIPTORS, reserve_bytes};
 use octavo_page::pins::Pins;
 use octavo_page::rest::{Rest, Work};
 use octavo_page::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use octavo_page::{ByteSize, PAGE_SIZE};
 use octavo_store::Store;
 use octavo_sys::file::{self, Fd, Text};
+use octavo_sys::memory::{self, Reserve};
 use octavo_sys::task::{self, Crash, Kinship, SignalMask};
 use octavo_sys::{Errno, Result, proc, shared};
 
@@ -419,8 +420,18 @@ fn run(post: Outpost, work: Work<'_>) -> ! {
     {
         give_up(error);
     }
+    reserve_rest(ByteSize::new(config.limit));
     drop(work);
     serve(pager, target)
+}
+
+/// Reserves what is left of what was said to be ours, so that a limit on address space which the program sets for
+/// itself, and which is raised by that, means what it did. Without it the limit is only wider.
+fn reserve_rest(limit: ByteSize) {
+    let rest = (reserve_bytes(limit) as usize).saturating_sub(memory::reserved());
+    if let Ok(rest) = Reserve::new(rest.max(PAGE_SIZE), c"octavo rest") {
+        rest.leave_to_children();
+    }
 }
 
 fn serve(pager: &'static Pager, process: i32) -> ! {

@@ -152,7 +152,7 @@ impl<'a> Watch<'a> {
         if !pager.is_armed() {
             let left = pager.budget.until_armed();
             if left > 0 {
-                return self.presence.until_next_look(look.used, pager.budget.until_limit());
+                return self.presence.until_next_look(look.used, pager.budget.until_limit(), left);
             }
             self.register_new(look);
             pager.arm();
@@ -169,7 +169,8 @@ impl<'a> Watch<'a> {
         if !pager.budget.above_floor() {
             return FAR; // nothing can be given
         }
-        self.presence.until_next_look(look.used, pager.budget.until_limit())
+        let left = pager.budget.until_limit();
+        self.presence.until_next_look(look.used, left, left)
     }
 
     /// After exec the program has another address space, and nobody needs this one. When it ended,

@@ -238,6 +238,12 @@ pub fn is_ours(address: usize) -> bool {
     OURS.spans().any(|(span, _)| span.contains(&address))
 }
 
+/// Bytes of address space that all reserves take.
+#[must_use]
+pub fn reserved() -> usize {
+    OURS.spans().map(|(span, _)| span.len()).sum()
+}
+
 /// From now on children inherit what is left to them, or nothing of ours any more.
 ///
 /// # Errors
