@@ -212,7 +212,8 @@ impl Keeper {
         }
         let end = self.ledger.members().all(|member| member.ends() || !self.lives(member));
         self.is_news |= !end;
-        if self.ledger.members().next().is_some() && end {
+        // Where all were killed nobody waits for that, and a child forked a moment before may still come.
+        if end && self.ledger.members().any(Member::ends) {
             self.tell();
         }
     }
