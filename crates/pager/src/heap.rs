@@ -13,13 +13,10 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use octavo_page::ByteSize;
-use octavo_sys::task;
+use octavo_sys::task::{self, RLIMIT_AS, RLIMIT_DATA};
 
 /// What is asked of the kernel beyond what malloc needs.
 const STEP: ByteSize = ByteSize::mib(4);
-
-const RLIMIT_DATA: usize = 2;
-const RLIMIT_AS: usize = 9;
 
 /// 128 KiB: what glibc begins with.
 const INITIAL: usize = 0x2_0000;
@@ -32,7 +29,7 @@ const SIGNATURE: [usize; 4] = [INITIAL, INITIAL, INITIAL, 8];
 const TOP_PAD: usize = 1;
 
 /// By how much the heap grows, where that is known.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct HeapStep(Option<&'static AtomicUsize>);
 
 impl HeapStep {

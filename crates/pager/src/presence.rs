@@ -44,8 +44,8 @@ impl Pace {
     /// the program: before half of what is left can be gone, and soon where half of the step can be. A program that
     /// does not grow is given a little more; and where pages go fast, it is before a quarter of them is gone.
     fn until_next_look(&mut self, used: u64, left: u64, step: u64, now: Duration) -> Duration {
-        let time = now.saturating_sub(self.at).as_millis().max(1) as u64;
-        let speed = self.left.saturating_sub(left) / time;
+        let passed = now.saturating_sub(self.at).as_millis().max(1) as u64;
+        let speed = self.left.saturating_sub(left) / passed;
         let half = |pages: u64| pages / PAGES_PER_MS / 2;
         let calm = if used == self.used { half(left).min(CALM) } else { 0 };
         *self = Self { left, used, at: now };

@@ -429,7 +429,7 @@ fn run(post: Outpost, work: Work<'_>) -> ! {
 /// itself, and which is raised by that, means what it did. Without it the limit is only wider.
 fn reserve_rest(limit: ByteSize) {
     let rest = (reserve_bytes(limit) as usize).saturating_sub(memory::reserved());
-    if let Ok(rest) = Reserve::new(rest.max(PAGE_SIZE), c"octavo rest") {
+    if let Ok(rest) = Reserve::new(rest, c"octavo rest") {
         rest.leave_to_children();
     }
 }

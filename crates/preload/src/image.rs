@@ -57,12 +57,12 @@ pub fn path() -> &'static CStr {
 
 /// The addresses of the object that has `memcpy`.
 pub fn libc() -> Range<usize> {
-    find(memcpy as unsafe extern "C" fn(_, _, _) -> _ as usize).found
+    find_libc().found
 }
 
 /// The initialised data of that object.
 pub fn libc_data() -> &'static [AtomicUsize] {
-    let Range { start, end } = find(memcpy as unsafe extern "C" fn(_, _, _) -> _ as usize).data;
+    let Range { start, end } = find_libc().data;
     if start == end {
         return &[];
     }
@@ -74,6 +74,10 @@ pub fn libc_data() -> &'static [AtomicUsize] {
             (end - start) / size_of::<usize>(),
         )
     }
+}
+
+fn find_libc() -> Search {
+    find(memcpy as unsafe extern "C" fn(_, _, _) -> _ as usize)
 }
 
 fn find(address: usize) -> Search {

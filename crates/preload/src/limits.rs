@@ -9,11 +9,9 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 use octavo_page::ByteSize;
 use octavo_page::config::reserve_bytes;
-use octavo_sys::task::{self, Limit};
+use octavo_sys::task::{self, Limit, RLIMIT_AS, RLIMIT_DATA};
 use syscalls::{Errno, Sysno, syscall};
 
-const RLIMIT_DATA: c_int = 2;
-const RLIMIT_AS: c_int = 9;
 const INFINITY: u64 = u64::MAX;
 
 /// A limit, whose type has also the name `struct rlimit64`, with both numbers changed, unless there is none.
@@ -25,14 +23,14 @@ fn adjusted(limit: Limit, change: impl Fn(u64) -> u64) -> Limit {
 /// Bytes that the limit on `resource` of process `pid` counts and that are ours.
 fn ours(pid: c_int, resource: c_int) -> u64 {
     let is_this = pid == 0 || pid == task::pid();
-    let counts = matches!(resource, RLIMIT_AS | RLIMIT_DATA);
+    let counts = matches!(resource as usize, RLIMIT_AS | RLIMIT_DATA);
     if is_this && counts { RESERVED.load(Ordering::Relaxed) } else { 0 }
 }
 
 /// Whether what we reserve is within the limits of this process.
 pub fn have_room(limit: ByteSize) -> bool {
     [RLIMIT_AS, RLIMIT_DATA].into_iter().all(|resource| {
-        let found = task::limit(resource as usize).map_or(INFINITY, |limit| limit.soft);
+        let found = task::limit(resource).map_or(INFINITY, |limit| limit.soft);
         found >= reserve_bytes(limit)
     })
 }

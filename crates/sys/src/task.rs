@@ -300,6 +300,12 @@ pub struct Limit {
     pub hard: u64,
 }
 
+/// Limit on private memory that can be written, in bytes of address space.
+pub const RLIMIT_DATA: usize = 2;
+
+/// Limit on address space, in bytes.
+pub const RLIMIT_AS: usize = 9;
+
 /// The calling process's limit on a resource, one of the `RLIMIT_` numbers.
 ///
 /// # Errors
