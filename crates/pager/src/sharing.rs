@@ -276,7 +276,10 @@ impl Sharing {
         }
         if core::mem::replace(&mut self.come, come) != come {
             self.estimate.come(now);
-            self.asked_at = task::now();
+            // What is known now is about as good as asked, unless somebody has ended since.
+            if now.left == self.asked_left {
+                self.asked_at = task::now();
+            }
         }
         if self.is_due(now)
             && let Some(Rollup { anonymous, part, shared }) = self.ask()
@@ -300,10 +303,11 @@ impl Sharing {
 
     fn is_due(&self, now: Changes) -> bool {
         let Estimate { elsewhere, then, pending, .. } = self.estimate;
+        let ended = now.left != self.asked_left;
         if pending > 0 && task::now().saturating_sub(self.forked_at) < PATIENCE {
             return false; // the kernel reckons with a child that does not count itself
         }
-        let much = now.left != then.left || elsewhere - self.estimate.at(now) > 4 * FEW as i64;
+        let much = ended || elsewhere - self.estimate.at(now) > 4 * FEW as i64;
         let pause = match () {
             () if much => ASKED.max(self.cost * ASKING_MUCH),
             () if now != then => ASKED.max(self.cost * ASKING),
