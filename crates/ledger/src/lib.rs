@@ -445,12 +445,13 @@ impl Ledger {
         all.saturating_sub(member.unshared.load(Ordering::Relaxed))
     }
 
-    /// Notes programs that were started and are not managed; negative: that were not started after all.
+    /// Notes programs that were started, and forked children, that are not managed; negative: that were not
+    /// started after all.
     pub fn note_unmanaged(&self, programs: i64) {
         self.unmanaged.fetch_add(programs as u64, Ordering::Relaxed);
     }
 
-    /// Programs that were started and are not managed.
+    /// Programs that were started, and forked children, that are not managed.
     #[must_use]
     pub fn unmanaged(&self) -> u64 {
         self.unmanaged.load(Ordering::Relaxed)

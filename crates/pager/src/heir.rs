@@ -28,6 +28,7 @@ use crate::sharing;
 use crate::shrink::{self, Shrinker};
 use crate::start::{self, REST};
 use crate::table::{Place, Table, Word};
+use core::time::Duration;
 use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use octavo_sys::proc::Statm;
@@ -81,6 +82,25 @@ pub(crate) fn is_forking() -> bool {
     match FORKING.load(Ordering::Acquire) {
         0 => true,
         thread => start::has_thread(thread),
+    }
+}
+
+/// The server gives way to a fork for so long, at most.
+const GIVES_WAY: Duration = Duration::from_millis(100);
+
+/// Has the server wait while a thread forks: what it does for others meanwhile may be in halves in the copy. Not
+/// while that thread sleeps, on its way there: for a page of its own, or for who holds a lock and waits for one.
+pub(crate) fn give_way() {
+    if !REST.is_wanted() {
+        return;
+    }
+    let until = task::now() + GIVES_WAY;
+    while start::goes_on(FORKING.load(Ordering::Acquire)) && task::now() < until {
+        let word = REST.word().load(Ordering::Acquire);
+        if !REST.is_wanted() {
+            return;
+        }
+        task::futex_wait(REST.word(), word, start::LOOK);
     }
 }
 
@@ -199,6 +219,7 @@ pub fn after_fork_in_child() {
     unsafe { NURSERY.forget() };
     if !ready {
         await_filling();
+        start::note_unmanaged(1);
         memory::disown();
         start::be_alone();
     } else if memory::inherit().is_err() || !whole {
@@ -215,6 +236,7 @@ pub fn after_fork_in_child() {
 /// this process, unless it is the caller.
 pub(crate) fn refuse() {
     await_filling();
+    start::note_unmanaged(1);
     start::be_alone();
     // SAFETY: nothing of ours is reached without a pager.
     unsafe { memory::renounce() };

@@ -13,6 +13,7 @@
 //! | parked | copied out of staging |
 
 use crate::evict::Evicted;
+use crate::heir;
 use crate::pager::{Left, Pager, Worker};
 use crate::program::Brought;
 use crate::regions::Span;
@@ -90,6 +91,9 @@ impl Pager {
             self.measure_if_late(now);
         }
         self.make_room(worker);
+        // All of it is one piece for a fork, which waits for the end before it begins.
+        heir::give_way();
+        let change = start::REST.change();
         let ready = loop {
             if worker.left.is_full() {
                 self.free_left(worker);
@@ -113,6 +117,7 @@ impl Pager {
         if let Some(start) = start {
             self.counters.fault_time.note(task::now().saturating_sub(start));
         }
+        drop(change);
         self.program.wake(ready);
     }
 
@@ -120,6 +125,13 @@ impl Pager {
     pub(crate) fn free_left(&self, worker: &mut Worker) {
         let _change = start::REST.change();
         self.store.free(worker.left.take());
+    }
+
+    /// As [`Pager::free_left`], which can wait where a fork wants rest.
+    pub(crate) fn free_left_at_ease(&self, worker: &mut Worker) {
+        if let Some(_work) = start::REST.try_work() {
+            self.store.free(worker.left.take());
+        }
     }
 
     /// Makes sure that a few pages more stay within the limit, or finds that they cannot.

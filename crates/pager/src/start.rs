@@ -53,8 +53,9 @@ use octavo_page::{ByteSize, PAGE_SIZE};
 use octavo_store::Store;
 use octavo_sys::file::{self, Fd, Text};
 use octavo_sys::memory::{self, Reserve};
+use octavo_sys::proc::{self, Stat};
 use octavo_sys::task::{self, Crash, Kinship, SignalMask};
-use octavo_sys::{Errno, Result, proc, shared};
+use octavo_sys::{Errno, Result, shared};
 
 /// What the preloaded object hands over.
 #[derive(Debug)]
@@ -270,8 +271,8 @@ fn member() -> Option<&'static Member> {
     unsafe { MEMBER.load(Ordering::Acquire).as_ref() }
 }
 
-/// Notes programs that this process has started without our object; negative: that it has not after
-/// all.
+/// Notes programs that this process has started without our object, or that it is a forked child that is not
+/// managed; negative: that it has not started them after all.
 pub fn note_unmanaged(programs: i64) {
     if let Some(ledger) = ledger() {
         ledger.note_unmanaged(programs);
@@ -309,6 +310,20 @@ pub fn pin_thread() {
 /// Whether the managed process has this thread.
 pub(crate) fn has_thread(thread: u32) -> bool {
     task::has_thread(CONTROL.process.load(Ordering::Relaxed) as i32, thread)
+}
+
+/// Whether this thread of the managed process goes on without us: it neither sleeps, nor is stopped, nor waits in the
+/// kernel until we have read an event, as far as that can be told.
+pub(crate) fn goes_on(thread: u32) -> bool {
+    let process = CONTROL.process.load(Ordering::Relaxed) as i32;
+    let Ok(stat) = proc::open(process, format_args!("task/{thread}/stat")) else { return false };
+    match Stat::State.read(&stat) {
+        Some('R') => true,
+        Some('D') => proc::waits_in(process, thread, |place| {
+            place != b"0" && !place.starts_with(b"userfaultfd")
+        }),
+        _ => false,
+    }
 }
 
 extern "C" fn go_between(process: usize) -> ! {
@@ -669,7 +684,7 @@ impl Pager {
             }
             let slept = worker.faults.is_empty();
             if slept {
-                self.free_left(worker);
+                self.free_left_at_ease(worker);
                 if self.wait(nurses) {
                     return;
                 }

@@ -24,6 +24,8 @@ fn text<'a>(from: &Fd, buffer: &'a mut [u8]) -> Option<&'a str> {
 /// Fields of `/proc/PID/stat`, by their numbers in `proc_pid_stat(5)`.
 #[derive(Clone, Copy, Debug)]
 pub enum Stat {
+    /// What it does, as a letter: `R` runs or could, `S` sleeps, `D` waits for the kernel itself.
+    State = 3,
     /// Faults that were answered without waiting.
     MinorFaults = 10,
     /// Time spent in user mode, in ticks of 10 ms.
@@ -47,6 +49,15 @@ impl Stat {
         let (_, behind) = text.rsplit_once(')')?;
         behind.split_ascii_whitespace().nth(self as usize - 3)?.parse().ok()
     }
+}
+
+/// Whether `is` holds for the function of the kernel that a thread waits in, as `/proc/PID/wchan` names it: `0` for none,
+/// and where that is not told. False where there is no such thread.
+#[must_use]
+pub fn waits_in(process: i32, thread: u32, is: impl FnOnce(&[u8]) -> bool) -> bool {
+    let mut name = [0; 64];
+    let place = open(process, format_args!("task/{thread}/wchan"));
+    place.and_then(|place| place.read(&mut name)).is_ok_and(|read| is(&name[..read]))
 }
 
 /// What `statm` says, in pages.
