@@ -271,6 +271,11 @@ impl Sharing {
         let shares = SHARES.load(Ordering::Acquire);
         let (come, forks) = (COME.load(Ordering::Acquire), FORKS.load(Ordering::Relaxed));
         if core::mem::replace(&mut self.forks, forks) != forks {
+            if now.left != self.asked_left {
+                // Most likely a child of the forks before, and all it had in common is ours again. Who forks faster
+                // than the kernel is asked would have less and less, and nothing to give.
+                self.estimate.know(resident as i64, 0, now);
+            }
             self.estimate.fork(resident as i64, now);
             self.forked_at = task::now();
         }
