@@ -6,38 +6,17 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, WORDS = PAGE / 8, SOME = 20, CHECKED = 200 };
+#include "pages.h"
 
-static unsigned long *memory, pages;
-
-static unsigned long draw(unsigned long *state) {
-    *state = *state * 6364136223846793005UL + 1442695040888963407UL;
-    return *state >> 33;
-}
-
-/* A quarter of a page is noise. */
-static void fill(unsigned long page) {
-    unsigned long *word = memory + page * WORDS, state = page * 2654435761UL;
-    for (int i = 0; i < WORDS; i++)
-        word[i] = i % 4 == 1 ? draw(&state) : 0x6f637461766f2020UL;
-}
-
-static int is_right(unsigned long page) {
-    unsigned long *word = memory + page * WORDS, state = page * 2654435761UL;
-    for (int i = 0; i < WORDS; i++)
-        if (word[i] != (i % 4 == 1 ? draw(&state) : 0x6f637461766f2020UL))
-            return 0;
-    return 1;
-}
+enum { SOME = 20, CHECKED = 200 };
 
 static void check(unsigned long *seed, int n) {
     while (n--) {
         unsigned long page = draw(seed) % pages;
-        if (!is_right(page)) {
+        if (!is_right(page, 0)) {
             fprintf(stderr, "amid: %d: page %lu is not what it was\n", (int)getpid(), page);
             _exit(2);
         }
@@ -59,7 +38,7 @@ int main(int argc, char **argv) {
     int times = atoi(argv[2]), threads = atoi(argv[3]);
     memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     for (unsigned long page = 0; page < pages; page++)
-        fill(page);
+        fill(page, 0);
     for (int n = 0; n < threads; n++) {
         pthread_t thread;
         seeds[n] = n + 2;

@@ -12,41 +12,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, WORDS = PAGE / 8 };
+#include "pages.h"
 
-static unsigned long *memory, pages;
 static unsigned *generation; /* of each page, in memory that is never evicted for long */
 
 static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec + t.tv_nsec / 1e9;
-}
-
-static unsigned long draw(unsigned long *state) {
-    *state = *state * 6364136223846793005UL + 1442695040888963407UL;
-    return *state >> 33;
-}
-
-/* A quarter of a page is noise: it compresses to some third. */
-static void fill(unsigned long page, unsigned to) {
-    unsigned long *word = memory + page * WORDS, state = page * 2654435761UL + to;
-    for (int i = 0; i < WORDS; i++)
-        word[i] = i % 4 == 1 ? draw(&state) : 0x6f637461766f2020UL;
-    word[0] = page << 20 ^ to;
-}
-
-static int is_right(unsigned long page, unsigned of) {
-    unsigned long *word = memory + page * WORDS, state = page * 2654435761UL + of;
-    for (int i = 1; i < WORDS; i++)
-        if (word[i] != (i % 4 == 1 ? draw(&state) : 0x6f637461766f2020UL))
-            return 0;
-    return word[0] == (page << 20 ^ of);
 }
 
 static void check_all(const char *who) {

@@ -10,7 +10,7 @@
 //!   word    wanted │ how many are at work
 //!
 //!   evictor, watch     work ──► at work ──► done        waits while rest is wanted
-//!   server             change ─► at work ─► done        never waits
+//!   server             change ─► at work ─► done        gives way to the fork, while that goes on
 //!   forking thread     begin: wanted, wait for 0 ─────► fork ─────► end
 //!   child              is it 0? then its copy is whole
 //! ```

@@ -36,15 +36,12 @@ impl Pager {
     /// behind something unread; then the answer to it fails, and `catch_up` reads on.
     pub fn read_events(&self, worker: &mut Worker) {
         let mut events = [const { None }; 16];
-        heir::give_way();
+        if start::REST.is_wanted() && !self.program.has_events() {
+            return;
+        }
+        // Before anything is read: who waits for that goes on then.
+        let _change = heir::change();
         let _gate = self.gate.write();
-        // Where a fork wants rest, only if there is something: a copy in the middle of this is not whole. And
-        // before it is read: who waits for that goes on then.
-        let _change = match start::REST.try_work() {
-            Some(work) => work,
-            None if !self.program.has_events() => return,
-            None => start::REST.change(),
-        };
         let mut changes = self.changes.lock();
         loop {
             let Ok(read) = self.program.read(&mut events) else {

@@ -29,6 +29,7 @@ use crate::shrink::{self, Shrinker};
 use crate::start::{self, REST};
 use crate::table::{Place, Table, Word};
 use core::time::Duration;
+use octavo_page::rest::Work;
 use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use octavo_sys::proc::Statm;
@@ -88,20 +89,20 @@ pub(crate) fn is_forking() -> bool {
 /// The server gives way to a fork for so long, at most.
 const GIVES_WAY: Duration = Duration::from_millis(100);
 
-/// Has the server wait while a thread forks: what it does for others meanwhile may be in halves in the copy. Not
-/// while that thread sleeps, on its way there: for a page of its own, or for who holds a lock and waits for one.
-pub(crate) fn give_way() {
-    if !REST.is_wanted() {
-        return;
-    }
-    let until = task::now() + GIVES_WAY;
-    while start::goes_on(FORKING.load(Ordering::Acquire)) && task::now() < until {
-        let word = REST.word().load(Ordering::Acquire);
-        if !REST.is_wanted() {
-            return;
-        }
-        task::futex_wait(REST.word(), word, start::LOOK);
-    }
+/// Begins a change of the server's, which waits while a thread forks: what is done for others meanwhile may be in
+/// halves in the copy. Not while that thread sleeps, on its way there: for a page of its own, or for who holds a lock
+/// and waits for one.
+pub(crate) fn change() -> Work<'static> {
+    REST.try_work().unwrap_or_else(|| {
+        let until = task::now() + GIVES_WAY;
+        REST.work(|word, value| {
+            let waits = start::goes_on(FORKING.load(Ordering::Acquire)) && task::now() < until;
+            if waits {
+                task::futex_wait(word, value, start::LOOK);
+            }
+            waits
+        })
+    })
 }
 
 /// Announces that the calling thread is about to fork. Followed by [`after_fork_in_parent`] or, in the

@@ -20,7 +20,7 @@ use crate::pager::{MAX_EVICTORS, Pager};
 use core::time::Duration;
 use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use octavo_sys::proc::{self, Stat};
+use octavo_sys::proc::Stat;
 use octavo_sys::task::{self, CpuSet, Policy};
 
 /// Faults for which a second thread is remembered.
@@ -182,7 +182,7 @@ impl Follower {
         let mut bound = placement.bound.lock();
         // The look into /proc costs most, so it comes last.
         if task::now() > bound.free_until
-            && let Some(cpu) = cpu_of(self.target, thread)
+            && let Some(cpu) = Stat::Cpu.of_thread(self.target, thread)
         {
             placement.bind(&mut bound, Some(cpu));
         }
@@ -210,11 +210,6 @@ impl Starvation {
             pager.placement.relieve();
         }
     }
-}
-
-/// The CPU that a thread of a process last ran on.
-fn cpu_of(process: i32, thread: u32) -> Option<usize> {
-    Stat::Cpu.read(&proc::open(process, format_args!("task/{thread}/stat")).ok()?)
 }
 
 #[cfg(test)]

@@ -17,7 +17,6 @@ use crate::heir;
 use crate::pager::{Left, Pager, Worker};
 use crate::program::Brought;
 use crate::regions::Span;
-use crate::start;
 use crate::table::{Cell, HOTTEST, Place, Word};
 use core::ops::RangeInclusive;
 use core::time::Duration;
@@ -92,8 +91,7 @@ impl Pager {
         }
         self.make_room(worker);
         // All of it is one piece for a fork, which waits for the end before it begins.
-        heir::give_way();
-        let change = start::REST.change();
+        let change = heir::change();
         let ready = loop {
             if worker.left.is_full() {
                 self.free_left(worker);
@@ -121,17 +119,9 @@ impl Pager {
         self.program.wake(ready);
     }
 
-    /// Frees what pages that came back have left in the store.
+    /// Frees what pages that came back have left in the store. Work, or a change, has begun.
     pub(crate) fn free_left(&self, worker: &mut Worker) {
-        let _change = start::REST.change();
         self.store.free(worker.left.take());
-    }
-
-    /// As [`Pager::free_left`], which can wait where a fork wants rest.
-    pub(crate) fn free_left_at_ease(&self, worker: &mut Worker) {
-        if let Some(_work) = start::REST.try_work() {
-            self.store.free(worker.left.take());
-        }
     }
 
     /// Makes sure that a few pages more stay within the limit, or finds that they cannot.
@@ -176,7 +166,6 @@ impl Pager {
     /// A fault on a page that came back and is gone again: a discard that was told before it came back has
     /// happened since.
     fn lose_kept(&self, fault: Fault) -> Answer {
-        let _change = start::REST.change();
         if let Some(cell) = self.table.get(fault.page) {
             self.forget(cell);
         }
@@ -243,7 +232,6 @@ impl Pager {
     fn give_parked(&self, fault: Fault, at: u32) -> Answer {
         let parked = Word::new(Place::Parked(at));
         let answer = self.brought(fault, self.program.bring(fault.page, self.parked_page(at)), 1);
-        let _change = start::REST.change();
         self.give_first(fault.page, self.parked_page(at));
         if matches!(answer, Answer::Done(_))
             && let Some(cell) = self.table.get(fault.page)
@@ -374,7 +362,6 @@ impl Pager {
             }
             other => return self.brought(fault, other, 0),
         };
-        let _change = start::REST.change();
         self.give_first(start, bytes);
         self.budget.took(brought as i64);
         self.counters.neighbours.add(brought.saturating_sub(1) as u64);
@@ -396,7 +383,6 @@ impl Pager {
         streams: bool,
     ) -> Answer {
         let brought = self.program.bring(fault.page, page);
-        let _change = start::REST.change();
         if matches!(brought, Brought::All | Brought::There(_)) {
             self.give_first(fault.page, page);
             self.note_back(left, fault, fault.page, slot, streams);
@@ -447,7 +433,6 @@ impl Pager {
     /// A page whose stored bytes are damaged: SIGBUS for whoever touches it, never wrong bytes.
     fn lose(&self, fault: Fault, slot: SlotId, in_file: Option<Lost>) -> Answer {
         let answer = self.brought(fault, self.program.poison(fault.page), 0);
-        let _change = start::REST.change();
         if matches!(answer, Answer::Done(_)) {
             self.lose_first(fault.page);
             self.counters.lost.add(1);

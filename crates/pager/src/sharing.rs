@@ -271,7 +271,7 @@ impl Sharing {
         let shares = SHARES.load(Ordering::Acquire);
         let (come, forks) = (COME.load(Ordering::Acquire), FORKS.load(Ordering::Relaxed));
         if core::mem::replace(&mut self.forks, forks) != forks {
-            if now.left != self.asked_left {
+            if self.has_somebody_ended(now) {
                 // Most likely a child of the forks before, and all it had in common is ours again. Who forks faster
                 // than the kernel is asked would have less and less, and nothing to give.
                 self.estimate.know(resident as i64, 0, now);
@@ -282,7 +282,7 @@ impl Sharing {
         if core::mem::replace(&mut self.come, come) != come {
             self.estimate.come(now);
             // What is known now is about as good as asked, unless somebody has ended since.
-            if now.left == self.asked_left {
+            if !self.has_somebody_ended(now) {
                 self.asked_at = task::now();
             }
         }
@@ -306,13 +306,18 @@ impl Sharing {
         self.estimate.at(now)
     }
 
+    /// Whether a process has ended since the kernel was asked.
+    const fn has_somebody_ended(&self, now: Changes) -> bool {
+        now.left != self.asked_left
+    }
+
     fn is_due(&self, now: Changes) -> bool {
         let Estimate { elsewhere, then, pending, .. } = self.estimate;
-        let ended = now.left != self.asked_left;
         if pending > 0 && task::now().saturating_sub(self.forked_at) < PATIENCE {
             return false; // the kernel reckons with a child that does not count itself
         }
-        let much = ended || elsewhere - self.estimate.at(now) > 4 * FEW as i64;
+        let much =
+            self.has_somebody_ended(now) || elsewhere - self.estimate.at(now) > 4 * FEW as i64;
         let pause = match () {
             () if much => ASKED.max(self.cost * ASKING_MUCH),
             () if now != then => ASKED.max(self.cost * ASKING),

@@ -316,8 +316,7 @@ pub(crate) fn has_thread(thread: u32) -> bool {
 /// kernel until we have read an event, as far as that can be told.
 pub(crate) fn goes_on(thread: u32) -> bool {
     let process = CONTROL.process.load(Ordering::Relaxed) as i32;
-    let Ok(stat) = proc::open(process, format_args!("task/{thread}/stat")) else { return false };
-    match Stat::State.read(&stat) {
+    match Stat::State.of_thread(process, thread) {
         Some('R') => true,
         Some('D') => proc::waits_in(process, thread, |place| {
             place != b"0" && !place.starts_with(b"userfaultfd")
@@ -684,7 +683,10 @@ impl Pager {
             }
             let slept = worker.faults.is_empty();
             if slept {
-                self.free_left_at_ease(worker);
+                // Where a fork wants rest, that can wait.
+                if let Some(_work) = REST.try_work() {
+                    self.free_left(worker);
+                }
                 if self.wait(nurses) {
                     return;
                 }

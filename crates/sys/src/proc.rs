@@ -44,6 +44,12 @@ impl Stat {
         self.find(text(stat, &mut buffer)?)
     }
 
+    /// This field of a thread now; `None` where there is no such thread.
+    #[must_use]
+    pub fn of_thread<T: FromStr>(self, process: i32, thread: u32) -> Option<T> {
+        self.read(&open(process, format_args!("task/{thread}/stat")).ok()?)
+    }
+
     fn find<T: FromStr>(self, text: &str) -> Option<T> {
         // The name, which is the second, may hold anything.
         let (_, behind) = text.rsplit_once(')')?;
