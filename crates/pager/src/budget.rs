@@ -59,6 +59,8 @@ pub struct Budget {
     slack: u64,
     used: AtomicI64,
     stored: AtomicU64,
+    /// Pages of the store that count in other processes, which have them too.
+    stored_elsewhere: AtomicU64,
     held: AtomicU64,
     copies: AtomicI64,
     aside: AtomicI64,
@@ -80,6 +82,7 @@ impl Budget {
             slack,
             used: AtomicI64::new(0),
             stored: AtomicU64::new(0),
+            stored_elsewhere: AtomicU64::new(0),
             held: AtomicU64::new(0),
             copies: AtomicI64::new(0),
             aside: AtomicI64::new(0),
@@ -117,13 +120,13 @@ impl Budget {
     /// Pages that this process cannot give.
     #[must_use]
     pub fn floor(&self) -> u64 {
-        self.stored.load(Ordering::Relaxed) + self.least.load(Ordering::Relaxed)
+        self.stored_here() + self.least.load(Ordering::Relaxed)
     }
 
     /// Pages of the program that are resident, about.
     #[must_use]
     pub fn in_use(&self) -> u64 {
-        self.used().saturating_sub(self.stored.load(Ordering::Relaxed))
+        self.used().saturating_sub(self.stored_here())
     }
 
     /// Pages used.
@@ -142,9 +145,29 @@ impl Budget {
         self.used.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Notes that the store occupies `pages`, and holds `held` pages in them.
-    pub fn stores(&self, pages: u64, held: u64) {
+    /// Notes that half of everything counts here and half elsewhere: in a forked child.
+    pub fn halve(&self) {
+        self.measured(self.used() / 2);
+        self.stored_elsewhere.fetch_add(self.stored_here() / 2, Ordering::Relaxed);
+    }
+
+    /// Whether other processes have a good part of the store too: a 16th of it counts there.
+    #[must_use]
+    pub fn shares_store(&self) -> bool {
+        16 * self.stored_elsewhere.load(Ordering::Relaxed) > self.stored.load(Ordering::Relaxed)
+    }
+
+    /// Pages of the store that count here.
+    fn stored_here(&self) -> u64 {
+        let elsewhere = self.stored_elsewhere.load(Ordering::Relaxed);
+        self.stored.load(Ordering::Relaxed).saturating_sub(elsewhere)
+    }
+
+    /// Notes that the store occupies `pages`, of which so many count `elsewhere`, and holds `held` pages in
+    /// them.
+    pub fn stores(&self, pages: u64, elsewhere: u64, held: u64) {
         self.stored.store(pages, Ordering::Relaxed);
+        self.stored_elsewhere.store(elsewhere, Ordering::Relaxed);
         self.held.store(held, Ordering::Relaxed);
     }
 
@@ -184,7 +207,7 @@ impl Budget {
     fn essential(&self) -> u64 {
         let held = self.held.load(Ordering::Relaxed).max(1);
         let copies = u64::try_from(self.copies.load(Ordering::Relaxed)).unwrap_or(0).min(held);
-        self.stored.load(Ordering::Relaxed) * (held - copies) / held
+        self.stored_here() * (held - copies) / held
     }
 
     /// How dense new objects are to be: the number of the tier.
@@ -224,7 +247,7 @@ impl Budget {
     /// Whether there is room for compressed copies of pages that are in the program.
     #[must_use]
     pub fn has_room_for_copies(&self) -> bool {
-        self.stored.load(Ordering::Relaxed) * 100 < self.limit() * COPIES
+        self.stored_here() * 100 < self.limit() * COPIES
     }
 
     /// Whether the program has more resident than what stays.
@@ -332,10 +355,28 @@ mod tests {
     fn what_the_store_takes_is_not_the_programs() {
         let budget = Budget::new(32 * MIB);
         budget.measured(20 * MIB);
-        budget.stores(10 * MIB, 100 * MIB);
+        budget.stores(10 * MIB, 0, 100 * MIB);
         assert!(budget.above_floor() && budget.density() == 0);
-        budget.stores(22 * MIB, 100 * MIB);
+        budget.stores(22 * MIB, 0, 100 * MIB);
         assert!(!budget.above_floor() && budget.density() == 1);
+    }
+
+    #[test]
+    fn what_others_have_too_of_the_store_is_no_reason_to_keep_more_of_the_program() {
+        let budget = Budget::new(60 * MIB);
+        budget.measured(40 * MIB);
+        budget.stores(24 * MIB, 0, 80 * MIB);
+        assert!(!budget.shares_store());
+        assert_eq!((budget.floor(), budget.in_use()), (24 * MIB + FLOOR, 16 * MIB));
+        budget.halve();
+        assert!(budget.shares_store());
+        assert_eq!((budget.floor(), budget.in_use()), (12 * MIB + FLOOR, 8 * MIB));
+        // Ten have it.
+        budget.stores(25 * MIB, 21 * MIB, 80 * MIB);
+        assert_eq!(budget.floor(), 4 * MIB + FLOOR);
+        // Next to nothing is left elsewhere.
+        budget.stores(24 * MIB, MIB, 80 * MIB);
+        assert!(!budget.shares_store());
     }
 
     #[test]
@@ -343,7 +384,7 @@ mod tests {
         let budget = Budget::new(512 * MIB);
         let at = |used: u64, stored: u64| {
             budget.measured(used * MIB);
-            budget.stores(stored * MIB, 2000 * MIB);
+            budget.stores(stored * MIB, 0, 2000 * MIB);
             (budget.is_full(), budget.worth_condensing())
         };
         assert_eq!(at(511, 511), (false, 4), "within the limit");
@@ -370,9 +411,9 @@ mod tests {
         let of = |processes: u64| Shared { pages: 60_000, part: 60_000 / processes };
         let gains = |budget: &Budget| [2, 3, 5, 6].map(|processes| budget.gains_by(of(processes)));
         assert_eq!(gains(&budget), [true, false, false, false]);
-        budget.stores(10 * MIB, 70 * MIB);
+        budget.stores(10 * MIB, 0, 70 * MIB);
         assert_eq!(gains(&budget), [true, true, true, false]);
-        budget.stores(10 * MIB, 20 * MIB);
+        budget.stores(10 * MIB, 0, 20 * MIB);
         assert_eq!(gains(&budget), [false; 4]);
     }
 

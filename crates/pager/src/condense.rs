@@ -11,6 +11,8 @@
 //!             page is still that page, names the new one       gate shut
 //!   free      the slots that no word names
 //! ```
+//! What another process has in common with this one is left as it is: stored anew, it would take memory twice.
+//!
 //! Between reading and exchanging, a page may have come back, changed and been stored again, in the
 //! very slot it had: so the hash of what is there is compared, not the number alone.
 
@@ -165,6 +167,7 @@ impl Pager {
         for (n, slot) in block.slots.iter_mut().enumerate() {
             if let Place::Stored(stored) = self.table.word(start + n * PAGE_SIZE).place()
                 && !self.store.is_away(stored)
+                && !self.is_common(stored)
             {
                 *slot = Some(stored);
             }

@@ -138,7 +138,9 @@ fn leave_everything() -> bool {
         return false;
     }
     let left = memory::bequeath(true).is_ok();
-    if !left {
+    if left {
+        start::pager().into_iter().for_each(|pager| pager.store.note_fork());
+    } else {
         // Fails only where it succeeded before.
         let _ = memory::bequeath(false);
     }
@@ -297,8 +299,8 @@ impl Pager {
         self.counters = &self.member.counters;
         self.wake_up();
         let last = self.letter(Ring::Have)?;
-        // Half of everything; the parent has just begun to count that much less.
-        self.budget.measured(self.budget.used() / 2);
+        // The parent has just begun to count that much less.
+        self.budget.halve();
         self.member.say(self.budget.used(), self.budget.floor());
         self.program.silence(&self.areas[0].staging);
         self.reconcile(&last);

@@ -62,7 +62,7 @@ impl Outpost {
     }
 
     fn look(&mut self, budget: &Budget) -> Duration {
-        let Some(look) = self.presence.look(self.ledger, self.member, 0) else { return NEAR };
+        let Some(look) = self.presence.look(self.ledger, self.member, 0, || 0) else { return NEAR };
         if self.presence.is_elsewhere() || self.target_fd.is_readable() {
             start::leave();
         }

@@ -59,6 +59,8 @@ impl Pace {
 pub struct Look {
     /// Pages that it uses.
     pub used: u64,
+    /// Pages of the store that count elsewhere.
+    pub store_elsewhere: u64,
     /// Pages of mapped memory that is private and writable.
     pub data: u64,
     /// Pages that had been brought at once when it began.
@@ -94,13 +96,20 @@ impl Presence {
     }
 
     /// What this address space uses, of whose process `member` is the place in `ledger`; `owned` pages so
-    /// far were made its own by us.
-    pub fn look(&mut self, ledger: &Ledger, member: &Member, owned: u64) -> Option<Look> {
+    /// far were made its own by us, and `shared_store` counts those of the store that others have too.
+    pub fn look(
+        &mut self,
+        ledger: &Ledger,
+        member: &Member,
+        owned: u64,
+        shared_store: impl Fn() -> u64,
+    ) -> Option<Look> {
         let populated = populate::begin_look();
         let ours = self.compare()?;
         let resident = ours.anonymous();
-        let used = self.sharing.used_of(resident, ledger, member, owned);
-        Some(Look { used, data: ours.data, populated })
+        let used = self.sharing.used_of(resident, ledger, member, owned, shared_store);
+        let store_elsewhere = self.sharing.store_elsewhere();
+        Some(Look { used, store_elsewhere, data: ours.data, populated })
     }
 
     /// When to look again, after one that found `used` pages used, with `left` pages left and `step` until something

@@ -333,6 +333,17 @@ impl Program {
         }
     }
 
+    /// Pages of `span` that another process may have too.
+    #[must_use]
+    pub fn count_shared(&self, span: Span) -> u64 {
+        let mut count = 0;
+        for start in span.clone().step_by(BATCH * PAGE_SIZE) {
+            let end = span.end.min(start + BATCH * PAGE_SIZE);
+            self.each_shared(start..end, |_| count += 1);
+        }
+        count
+    }
+
     /// Calls `each` with the address of every page of `span` that is as wanted.
     ///
     /// # Errors

@@ -393,11 +393,13 @@ impl Pager {
     /// Notes that the page at `at` came back from `slot`. The copy of a page of a stream is kept
     /// while there is room, unless it is about to be written: it leaves again soon, and then that
     /// costs no compression. What came back for itself may stay for long, and a copy would take the
-    /// room of other pages.
+    /// room of other pages: but not one that another process has too. To free that frees nothing, and what is
+    /// stored instead when the page leaves again is this process's alone.
     fn note_back(&self, left: &mut Left, fault: Fault, at: usize, slot: SlotId, streams: bool) {
         let Some(cell) = self.table.get(at) else { return };
         let touched = at == fault.page;
-        if streams && !(touched && fault.write) && self.budget.has_room_for_copies() {
+        let is_kept = self.is_common(slot) || (streams && self.budget.has_room_for_copies());
+        if is_kept && !(touched && fault.write) {
             self.keep(cell, slot, touched);
             return;
         }
@@ -405,6 +407,11 @@ impl Pager {
         if cell.change(Word::new(Place::Stored(slot)), back).is_ok() {
             left.push(slot);
         }
+    }
+
+    /// Whether another process most likely has what this slot holds too, in the same frames.
+    pub(crate) fn is_common(&self, slot: SlotId) -> bool {
+        self.budget.shares_store() && self.store.is_older_than_fork(slot)
     }
 
     fn keep(&self, cell: Cell<'_>, slot: SlotId, touched: bool) {

@@ -44,7 +44,7 @@ static ELSEWHERE: AtomicI64 = AtomicI64::new(0);
 /// Pages that are counted here and will be elsewhere when children have come.
 static PENDING: AtomicI64 = AtomicI64::new(0);
 
-/// Pages that others have too, and what is counted of them here, when the kernel was asked last.
+/// Pages of the program that others have too, and what is counted of them here, as was last known.
 static SHARED: AtomicU64 = AtomicU64::new(0);
 static SHARED_PART: AtomicU64 = AtomicU64::new(0);
 
@@ -195,6 +195,8 @@ pub(crate) struct Sharing {
     rollup: Fd,
     stat: Fd,
     estimate: Estimate,
+    /// Pages of the store that are elsewhere, as was last known.
+    store_elsewhere: u64,
     /// Pages that had become its own at the last look, if it shared any then.
     own: Option<u64>,
     /// What the others are told of pages that became its own while it shared some.
@@ -219,6 +221,7 @@ impl Sharing {
             rollup: Fd::open(c"/proc/self/smaps_rollup")?,
             stat: proc::open(target, "stat")?,
             estimate: Estimate::default(),
+            store_elsewhere: 0,
             own: None,
             unshared: 0,
             forks: 0,
@@ -230,8 +233,16 @@ impl Sharing {
         })
     }
 
-    /// Pages that the program uses, of `resident` ones. `owned` pages so far were made its own by us.
-    pub fn used_of(&mut self, resident: u64, ledger: &Ledger, member: &Member, owned: u64) -> u64 {
+    /// Pages that the program uses, of `resident` ones. `owned` pages so far were made its own by us;
+    /// `shared_store` counts those of the store that others have too.
+    pub fn used_of(
+        &mut self,
+        resident: u64,
+        ledger: &Ledger,
+        member: &Member,
+        owned: u64,
+        shared_store: impl Fn() -> u64,
+    ) -> u64 {
         let elsewhere = if shares() && resident > FEW {
             let own = Stat::MinorFaults.read::<u64>(&self.stat).unwrap_or(0) + owned;
             let others = ledger.unshared_beside(member);
@@ -243,16 +254,21 @@ impl Sharing {
                 own
             });
             self.unshared += own.saturating_sub(before) * self.estimate.told() as u64;
-            self.look(resident, now)
+            self.look(resident, now, shared_store)
         } else {
             self.come = COME.load(Ordering::Acquire);
-            self.own = None;
+            (self.own, self.store_elsewhere) = (None, 0);
             0
         };
         ELSEWHERE.store(elsewhere, Ordering::Relaxed);
         PENDING.store(self.estimate.pending, Ordering::Relaxed);
         PENDING_FORKS.store(self.forks, Ordering::Release);
         resident.saturating_add_signed(-elsewhere)
+    }
+
+    /// Pages of the store that are elsewhere.
+    pub const fn store_elsewhere(&self) -> u64 {
+        self.store_elsewhere
     }
 
     /// Tells the others what the last look found.
@@ -267,7 +283,7 @@ impl Sharing {
         self.come == COME.load(Ordering::Acquire)
     }
 
-    fn look(&mut self, resident: u64, now: Changes) -> i64 {
+    fn look(&mut self, resident: u64, now: Changes, shared_store: impl Fn() -> u64) -> i64 {
         let shares = SHARES.load(Ordering::Acquire);
         let (come, forks) = (COME.load(Ordering::Acquire), FORKS.load(Ordering::Relaxed));
         if core::mem::replace(&mut self.forks, forks) != forks {
@@ -281,22 +297,22 @@ impl Sharing {
         }
         if core::mem::replace(&mut self.come, come) != come {
             self.estimate.come(now);
+            self.part_store(shared_store());
             // What is known now is about as good as asked, unless somebody has ended since.
             if !self.has_somebody_ended(now) {
                 self.asked_at = task::now();
             }
         }
         if self.is_due(now)
-            && let Some(Rollup { anonymous, part, shared }) = self.ask()
+            && let Some((Rollup { anonymous, part, shared }, shared_store)) = self.ask(shared_store)
             // A fork meanwhile may be in the answer, and is reckoned with by the next look.
             && SHARES.load(Ordering::Relaxed) == shares
         {
             let elsewhere = anonymous.saturating_sub(part);
             let pages = |bytes: u64| bytes / PAGE_SIZE as u64;
-            let shared = shared.min(anonymous);
-            self.estimate.know(pages(shared) as i64, pages(elsewhere) as i64, now);
-            SHARED.store(pages(shared), Ordering::Relaxed);
-            SHARED_PART.store(pages(shared.saturating_sub(elsewhere)), Ordering::Relaxed);
+            let shared = pages(shared.min(anonymous));
+            self.estimate.know(shared as i64, pages(elsewhere) as i64, now);
+            self.part_store(shared_store);
             self.estimate.pending = 0;
             self.asked_left = now.left;
             if self.estimate.elsewhere < FEW as i64 {
@@ -326,9 +342,19 @@ impl Sharing {
         task::now().saturating_sub(self.asked_at) > pause
     }
 
-    fn ask(&mut self) -> Option<Rollup> {
+    /// Tells the store, of which others have `pages` too, from the program. Of each page of either counts the
+    /// same here, on the mean.
+    fn part_store(&mut self, pages: u64) {
+        let part_of = |pages: u64| pages * self.estimate.part() as u64 / ONE as u64;
+        self.store_elsewhere = pages - part_of(pages);
+        let of_program = (self.estimate.shared as u64).saturating_sub(pages);
+        SHARED.store(of_program, Ordering::Relaxed);
+        SHARED_PART.store(part_of(of_program), Ordering::Relaxed);
+    }
+
+    fn ask(&mut self, shared_store: impl Fn() -> u64) -> Option<(Rollup, u64)> {
         let begin = task::now();
-        let told = Rollup::read(&self.rollup);
+        let told = Rollup::read(&self.rollup).map(|told| (told, shared_store()));
         self.asked_at = task::now();
         self.cost = self.asked_at.saturating_sub(begin);
         told

@@ -130,13 +130,15 @@ impl<'a> Watch<'a> {
     fn look(&mut self) -> Duration {
         let pager = self.pager;
         let owned = pager.owned.get();
-        let Some(look) = self.presence.look(pager.ledger, pager.member, owned) else { return NEAR };
+        let shared_store = || pager.program.count_shared(pager.store.reach());
+        let look = self.presence.look(pager.ledger, pager.member, owned, shared_store);
+        let Some(look) = look else { return NEAR };
         self.leave_after_the_program();
         let telling = TELLING.lock();
         if !self.presence.tell(pager.member) {
             return Duration::ZERO;
         }
-        pager.publish(look.used);
+        pager.publish(look);
         populate::end_look(look.populated, pager.budget.until_armed());
         drop(telling);
         if core::mem::replace(&mut self.shared, sharing::shares()) && !self.shared {
@@ -290,12 +292,12 @@ enum Managed {
 }
 
 impl Pager {
-    /// Says what this process uses, `resident` pages and what is stored in them, and reads what the
-    /// others leave.
-    fn publish(&self, resident: u64) {
+    /// Says what this process uses and what is stored in that, and reads what the others leave.
+    fn publish(&self, look: Look) {
         let store = self.store.stats();
-        self.measured(resident, task::now());
-        self.budget.stores((store.pool_bytes / PAGE_SIZE) as u64, store.stored_pages as u64);
+        self.measured(look.used, task::now());
+        let stored = (store.pool_bytes / PAGE_SIZE) as u64;
+        self.budget.stores(stored, look.store_elsewhere, store.stored_pages as u64);
         let stored = &self.member.stored;
         stored.compressed_bytes.set(store.compressed_bytes as u64);
         stored.pool_bytes.set(store.pool_bytes as u64);

@@ -66,7 +66,7 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicU32, Ordering};
-use octavo_page::{Handle, Unit};
+use octavo_page::{Handle, PAGE_SIZE, Unit};
 
 use ground::{Ground, Shape};
 use handles::{DOOMING, Handles, Killed, Object};
@@ -465,6 +465,14 @@ impl<A: Arena> Pool<A> {
     /// The arena.
     pub fn arena(&self) -> &A {
         &self.ground.arena
+    }
+
+    /// The addresses of the arena up to the last page that was ever backed.
+    #[must_use]
+    pub fn reach(&self) -> Range<usize> {
+        let start = self.ground.arena.base().addr().get();
+        let pages = self.ground.zspages.used() as usize * self.ground.shape.pages() as usize;
+        start..start + pages * PAGE_SIZE
     }
 
     /// A place for a new object. Where frames have run out and some are still to be given back, looks again once

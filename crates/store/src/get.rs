@@ -16,7 +16,7 @@
 use crate::home::Home;
 use crate::put::GROUP;
 use crate::scratch::Scratch;
-use crate::word::{Object, RAW, Word};
+use crate::word::{Forks, Object, RAW, Word};
 use crate::{GetError, Store};
 use octavo_accel::{Batch, Engine, Io, Operation, Request, Work};
 use octavo_backing::{Device, Lost, ReadError};
@@ -119,8 +119,13 @@ impl<A: Arena, D: Device> Store<A, D> {
     /// Up to [`GROUP`] whole units in a row from `slot` on, as far as pages are asked for. Writes the
     /// pages that are filled and no part of a larger unit.
     fn gather(&self, slot: SlotId, pages: &mut [Page]) -> Group {
-        let none =
-            Object { handle: Handle::from_bits(0), codec: RAW, learnt: None, unit: Unit::K4 };
+        let none = Object {
+            handle: Handle::from_bits(0),
+            codec: RAW,
+            learnt: None,
+            forks: Forks(0),
+            unit: Unit::K4,
+        };
         let mut group = Group { units: [(none, 0); GROUP], len: 0, pages: 0 };
         while group.pages < pages.len() {
             let at = group.pages;

@@ -66,19 +66,20 @@ pub use write_back::WrittenBack;
 use age::Ages;
 use alloc::sync::Arc;
 use core::fmt;
+use core::ops::Range;
 use home::Homes;
 use learnt::Learnt;
 use octavo_backing::file::FileDevice;
 use octavo_backing::{Backing, Device};
 use octavo_codec::Codec;
 use octavo_page::sync::Mutex;
-use octavo_page::sync::atomic::AtomicUsize;
+use octavo_page::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use octavo_page::{Handle, PAGE_SIZE, SlotId, Unit};
 use octavo_pool::Pool;
 use octavo_slots::Slots;
 use stats::{Counters, Tally};
 use table::{Table, first_of_unit};
-use word::{Fill, RAW, Word};
+use word::{Fill, Forks, RAW, Word};
 use write_back::Writer;
 use xxhash_rust::const_xxh3::const_custom_default_secret;
 use xxhash_rust::xxh3::xxh3_64_with_secret;
@@ -151,6 +152,7 @@ pub struct Store<A: Arena, D: Device = FileDevice> {
     /// The CPU of the slots for what is kept raw, beside those of [`Config::cpus`].
     raw_cpu: usize,
     away: AtomicUsize,
+    forks: AtomicU32,
     backing: Mutex<Option<Arc<Backing<D>>>>,
     writer: Mutex<Writer>,
     learnt: Option<Learnt>,
@@ -197,6 +199,7 @@ impl<A: Arena, D: Device> Store<A, D> {
             counters: Counters::default(),
             raw_cpu: cpus,
             away: AtomicUsize::new(0),
+            forks: AtomicU32::new(0),
             backing: Mutex::default(),
             writer: Mutex::default(),
             learnt: None,
@@ -206,6 +209,12 @@ impl<A: Arena, D: Device> Store<A, D> {
     /// What lies under it.
     pub fn arena(&self) -> &A {
         self.pool.arena()
+    }
+
+    /// The addresses behind which it has no objects.
+    #[must_use]
+    pub fn reach(&self) -> Range<usize> {
+        self.pool.reach()
     }
 
     /// Pages it can hold.
@@ -252,6 +261,22 @@ impl<A: Arena, D: Device> Store<A, D> {
                 self.hash(page) == self.table.hash(slot) && self.table.still(slot, word)
             }
         }
+    }
+
+    /// Notes that the process forks, nobody putting meanwhile: whose copy is a store too, and has what is stored
+    /// so far together with this one as long as neither frees it.
+    pub fn note_fork(&self) {
+        self.forks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn forks(&self) -> Forks {
+        Forks(self.forks.load(Ordering::Relaxed) as u16)
+    }
+
+    /// Whether the object of a slot was stored before the last fork; of 65,536 forks one is taken for another.
+    #[must_use]
+    pub fn is_older_than_fork(&self, slot: SlotId) -> bool {
+        matches!(self.word(slot), Word::Compressed(object) if object.forks != self.forks())
     }
 
     /// Frees the pages of these slots and the slots. A slot that is empty stays so.

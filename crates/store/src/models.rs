@@ -4,7 +4,7 @@
 
 use crate::home::{Home, Homes, owner};
 use crate::table::Table;
-use crate::word::{Object, Word};
+use crate::word::{Forks, Object, Word};
 use loom::thread;
 use octavo_backing::{Owners, Place};
 use octavo_codec::CodecId;
@@ -13,7 +13,13 @@ use octavo_page::{Handle, SlotId, Unit};
 use std::sync::Arc;
 
 fn object(handle: u32, unit: Unit) -> Object {
-    Object { handle: Handle::from_bits(handle), codec: CodecId::from_bits(1), learnt: None, unit }
+    Object {
+        handle: Handle::from_bits(handle),
+        codec: CodecId::from_bits(1),
+        learnt: None,
+        forks: Forks(0),
+        unit,
+    }
 }
 
 const SLOT: SlotId = SlotId::new(0);

@@ -97,7 +97,7 @@ impl<A: Arena, D: Device> Store<A, D> {
                 hashes[at + n] = self.hash(page);
             }
         }
-        note_object(words, Object { handle, codec, learnt, unit: how.unit });
+        note_object(words, Object { handle, codec, learnt, forks: self.forks(), unit: how.unit });
         Ok(())
     }
 

@@ -456,7 +456,7 @@ impl<A: Arena, D: Device> Store<A, D> {
     /// Puts the objects of a group into the pool, in order. A folio whose object is not taken is refused,
     /// and the others go on.
     fn store_group(&self, round: &mut Round<'_, '_>, group: &Group<'_>, tables: Option<&Hold<'_>>) {
-        let mut next = 0;
+        let (mut next, forks) = (0, self.forks());
         while next < group.len {
             let mut handles = [Handle::from_bits(0); GROUP];
             let objects = &group.objects[next..group.len];
@@ -467,7 +467,7 @@ impl<A: Arena, D: Device> Store<A, D> {
             for (n, handle) in (next..end).zip(handles) {
                 let (codec, learnt) =
                     if group.is_raw(n) { (RAW, None) } else { (round.how.codec.id(), learnt) };
-                let object = Object { handle, codec, learnt, unit: round.how.unit };
+                let object = Object { handle, codec, learnt, forks, unit: round.how.unit };
                 note_object(&mut round.words[group.units[n].pages()], object);
             }
             let Err(error) = refusal else { return };

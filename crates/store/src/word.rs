@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   63                            32 31   16 15    8 7       5 4  3 2   0
-//!   ├──────────── handle ───────────┼── 0 ──┼ codec ┼ learnt ┼unit┼ tag ┤  an object; codec 0: raw
+//!   ├──────────── handle ───────────┼ forks ┼ codec ┼ learnt ┼unit┼ tag ┤  an object; codec 0: raw
 //!   ├───────────────── value, 61 bits, sign extended ─────────────┼ tag ┤  filled
 //!   ├────────────────────────────── 0 ────────────────────────────┼ tag ┤  empty, poisoned
 //! ```
@@ -36,8 +36,14 @@ pub(crate) struct Object {
     pub(crate) codec: CodecId,
     /// Where the learnt tables are that it was made with, if with any: counted among their users.
     pub(crate) learnt: Option<LearntPlace>,
+    /// Forks before it was stored.
+    pub(crate) forks: Forks,
     pub(crate) unit: Unit,
 }
+
+/// A number of forks, modulo 2^16.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Forks(pub(crate) u16);
 
 /// A place of learnt tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,6 +87,8 @@ const LEARNT_MASK: u64 = 7;
 const _: () = assert!(Generations::MAX <= LEARNT_MASK as usize, "every place has a number");
 const CODEC_SHIFT: u32 = 8;
 const CODEC_MASK: u64 = 0xff;
+const FORKS_SHIFT: u32 = 16;
+const FORKS_MASK: u64 = 0xffff;
 const HANDLE_SHIFT: u32 = 32;
 
 impl Word {
@@ -89,10 +97,11 @@ impl Word {
         match self {
             Self::Empty => EMPTY,
             Self::Filled(fill) => (fill.0 as u64) << TAG_BITS | FILLED,
-            Self::Compressed(Object { handle, codec, learnt, unit }) => {
+            Self::Compressed(Object { handle, codec, learnt, forks, unit }) => {
                 let learnt = learnt.map_or(0, |place| u64::from(place.0) + 1);
                 u64::from(handle.bits()) << HANDLE_SHIFT
                     | learnt << LEARNT_SHIFT
+                    | u64::from(forks.0) << FORKS_SHIFT
                     | u64::from(codec.bits()) << CODEC_SHIFT
                     | unit_bits(unit) << UNIT_SHIFT
                     | COMPRESSED
@@ -112,6 +121,7 @@ impl Word {
                 learnt: ((bits >> LEARNT_SHIFT & LEARNT_MASK) as u8)
                     .checked_sub(1)
                     .map(LearntPlace),
+                forks: Forks((bits >> FORKS_SHIFT & FORKS_MASK) as u16),
                 unit: unit_of(bits >> UNIT_SHIFT & UNIT_MASK),
             }),
             tag => {
@@ -175,12 +185,13 @@ mod tests {
             Just(Word::Empty),
             Just(Word::Poisoned),
             any::<i64>().prop_map(|v| Word::Filled(Fill(v >> TAG_BITS))),
-            (any::<u32>(), any::<u8>(), 0..5_u8, 0..3_usize).prop_map(
-                |(handle, codec, place, unit)| {
+            (any::<u32>(), any::<u8>(), 0..5_u8, any::<u16>(), 0..3_usize).prop_map(
+                |(handle, codec, place, forks, unit)| {
                     Word::Compressed(Object {
                         handle: Handle::from_bits(handle),
                         codec: CodecId::from_bits(codec),
                         learnt: place.checked_sub(1).map(LearntPlace),
+                        forks: Forks(forks),
                         unit: Unit::ALL[unit],
                     })
                 }

@@ -184,6 +184,26 @@ fn a_copy_that_is_still_good_is_known() {
 }
 
 #[test]
+fn what_was_stored_before_a_fork_is_known() {
+    let (store, _) = store(512);
+    let mut scratch = scratch();
+    let mut put = |data: &[u8]| put_one(&store, &mut scratch, lz4(Unit::K4), data).unwrap();
+    let (early, filled) = (put(&page(3)), put(&page(0)));
+    assert!(!store.is_older_than_fork(early));
+    store.note_fork();
+    let late = put(&page(5));
+    assert_eq!(
+        [early, filled, late].map(|slot| store.is_older_than_fork(slot)),
+        [true, false, false]
+    );
+    assert!(store.matches(early, &page(3)));
+    store.note_fork();
+    assert!(store.is_older_than_fork(early) && store.is_older_than_fork(late));
+    store.free(&[early]);
+    assert!(!store.is_older_than_fork(early) && !store.is_older_than_fork(SlotId::new(u32::MAX)));
+}
+
+#[test]
 fn a_poisoned_page_is_lost_and_its_neighbours_are_not() {
     let (store, _) = store(512);
     let mut scratch = scratch();

@@ -46,6 +46,21 @@ fn what_is_read_next_may_be_freed() {
 }
 
 #[test]
+fn all_objects_lie_within_its_reach() {
+    let pool = pool(64, 4, 4096, 100);
+    assert!(pool.reach().is_empty());
+    let handles: Vec<_> = (0..40_u8).map(|n| pool.store(&[n; 1000]).expect("room")).collect();
+    let reach = pool.reach();
+    for handle in &handles {
+        let object = pool.pin(*handle).expect("it lives");
+        let bytes = object.as_ptr_range();
+        assert!(reach.contains(&bytes.start.addr()) && bytes.end.addr() <= reach.end);
+    }
+    handles.into_iter().for_each(|handle| assert_eq!(pool.free(handle), Ok(1000)));
+    assert_eq!(pool.reach(), reach, "it stays");
+}
+
+#[test]
 fn what_is_stored_is_read() {
     let pool = pool(64, 4, 4096, 100);
     let lens = [1, 2, 3, 4, 5, 15, 16, 17, 100, 1000, 4000, 4031, 4032, 4033, 4095, 4096];
