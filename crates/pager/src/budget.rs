@@ -31,6 +31,9 @@ pub const FLOOR: u64 = 8 * MIB;
 /// instruction or a call to have its pages all at once.
 pub const FLOOR_OF_GIVING: u64 = 6 * MIB;
 
+/// What of these is none of the program's.
+const OURS: u64 = 4 * MIB;
+
 /// Ways to compress, from fast to dense.
 pub const TIERS: usize = 4;
 
@@ -61,6 +64,8 @@ pub struct Budget {
     stored: AtomicU64,
     /// Pages of the store that count in other processes, which have them too.
     stored_elsewhere: AtomicU64,
+    /// Pages that count here of those that other processes have too and that are not worth taking.
+    shared: AtomicU64,
     held: AtomicU64,
     copies: AtomicI64,
     aside: AtomicI64,
@@ -83,6 +88,7 @@ impl Budget {
             used: AtomicI64::new(0),
             stored: AtomicU64::new(0),
             stored_elsewhere: AtomicU64::new(0),
+            shared: AtomicU64::new(0),
             held: AtomicU64::new(0),
             copies: AtomicI64::new(0),
             aside: AtomicI64::new(0),
@@ -120,7 +126,9 @@ impl Budget {
     /// Pages that this process cannot give.
     #[must_use]
     pub fn floor(&self) -> u64 {
-        self.stored_here() + self.least.load(Ordering::Relaxed)
+        let [shared, least] =
+            [&self.shared, &self.least].map(|pages| pages.load(Ordering::Relaxed));
+        self.stored_here() + least.max(shared + OURS)
     }
 
     /// Pages of the program that are resident, about.
@@ -149,6 +157,11 @@ impl Budget {
     pub fn halve(&self) {
         self.measured(self.used() / 2);
         self.stored_elsewhere.fetch_add(self.stored_here() / 2, Ordering::Relaxed);
+    }
+
+    /// Notes how many pages count here that other processes have too and that are not worth taking.
+    pub fn keeps_shared(&self, pages: u64) {
+        self.shared.store(pages, Ordering::Relaxed);
     }
 
     /// Whether other processes have a good part of the store too: a 16th of it counts there.
@@ -374,6 +387,11 @@ mod tests {
         // Ten have it.
         budget.stores(25 * MIB, 21 * MIB, 80 * MIB);
         assert_eq!(budget.floor(), 4 * MIB + FLOOR);
+        // What of the program stays, since others have it too, is of what stays anyway; and more than that stays.
+        budget.keeps_shared(3 * MIB);
+        assert_eq!(budget.floor(), 4 * MIB + FLOOR);
+        budget.keeps_shared(9 * MIB);
+        assert_eq!(budget.floor(), 4 * MIB + OURS + 9 * MIB);
         // Next to nothing is left elsewhere.
         budget.stores(24 * MIB, MIB, 80 * MIB);
         assert!(!budget.shares_store());

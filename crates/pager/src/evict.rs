@@ -613,13 +613,8 @@ impl Pager {
     }
 
     /// Pages that other processes have too, where they are not worth taking.
-    fn kept_shared(&self) -> Option<Shared> {
+    pub(crate) fn kept_shared(&self) -> Option<Shared> {
         sharing::shared().filter(|shared| !self.budget.gains_by(*shared))
-    }
-
-    /// Pages that this process cannot give.
-    pub(crate) fn floor(&self) -> u64 {
-        self.budget.floor() + self.kept_shared().map_or(0, |shared| shared.part)
     }
 
     /// What to take of `range`. Pages with heat cool down and are passed over this time: one by one
@@ -730,7 +725,7 @@ impl Pager {
     /// as fast as it goes evictors cannot condense.
     pub(crate) fn condense_for_fault(&self, worker: &mut Worker) {
         let Some(_work) = start::REST.try_work() else { return };
-        if self.condense_step(worker, FOR_A_FAULT) {
+        if self.condense_step(worker, FOR_A_FAULT) && !self.budget.shares_store() {
             self.store.compact(COMPACT_MOVES);
         }
     }
@@ -755,7 +750,8 @@ impl Pager {
     /// store fills the limit.
     fn tidy_at_work(&self, has_time: bool) {
         let _work = start::work();
-        if !self.budget.wants_eviction() {
+        // What others have too is not moved: it would be ours alone.
+        if !self.budget.wants_eviction() || self.budget.shares_store() {
             return;
         }
         if has_time || self.budget.density() > 0 {

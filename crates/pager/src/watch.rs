@@ -298,6 +298,7 @@ impl Pager {
         self.measured(look.used, task::now());
         let stored = (store.pool_bytes / PAGE_SIZE) as u64;
         self.budget.stores(stored, look.store_elsewhere, store.stored_pages as u64);
+        self.budget.keeps_shared(self.kept_shared().map_or(0, |shared| shared.part));
         let stored = &self.member.stored;
         stored.compressed_bytes.set(store.compressed_bytes as u64);
         stored.pool_bytes.set(store.pool_bytes as u64);
@@ -308,7 +309,7 @@ impl Pager {
         stored.learnt_objects.set(store.learnt.objects as u64);
         stored.table_bytes.set(store.learnt.bytes as u64);
         self.counters.cpu_us.set(task::cpu_time().as_micros() as u64);
-        self.budget.publish(self.ledger, self.member, self.floor());
+        self.budget.publish(self.ledger, self.member, self.budget.floor());
     }
 
     /// Says how the pool's zspages are filled.
