@@ -138,11 +138,11 @@ fn leave_everything() -> bool {
         return false;
     }
     let left = memory::bequeath(true).is_ok();
-    if left {
-        start::pager().into_iter().for_each(|pager| pager.store.note_fork());
-    } else {
+    if !left {
         // Fails only where it succeeded before.
         let _ = memory::bequeath(false);
+    } else if let Some(pager) = start::pager() {
+        pager.store.note_fork();
     }
     left
 }

@@ -467,7 +467,7 @@ impl<A: Arena> Pool<A> {
         &self.ground.arena
     }
 
-    /// The addresses of the arena up to the last page that was ever backed.
+    /// The addresses of the arena up to the end of the last zspage that was ever used.
     #[must_use]
     pub fn reach(&self) -> Range<usize> {
         let start = self.ground.arena.base().addr().get();

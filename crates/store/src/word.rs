@@ -42,7 +42,7 @@ pub(crate) struct Object {
 }
 
 /// A number of forks, modulo 2^16.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Forks(pub(crate) u16);
 
 /// A place of learnt tables.
