@@ -31,10 +31,11 @@ use crate::table::{Place, Table, Word};
 use core::time::Duration;
 use octavo_page::rest::Work;
 use octavo_page::sync::Mutex;
-use octavo_page::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use octavo_page::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use octavo_sys::proc::Statm;
 use octavo_sys::uffd::Uffd;
-use octavo_sys::{Errno, Result, memory, task};
+use octavo_sys::task::{self, SignalMask};
+use octavo_sys::{Errno, Result, memory};
 
 /// Waits of a forking thread until our helpers rest, at most.
 const PATIENCE: u32 = 5000;
@@ -42,8 +43,11 @@ const PATIENCE: u32 = 5000;
 /// The thread whose fork is announced; 0 where there is none.
 static FORKING: AtomicU32 = AtomicU32::new(0);
 
-/// Forks of that thread within its fork, by a signal's handler.
-static WITHIN: AtomicU32 = AtomicU32::new(0);
+/// The signals which that thread had blocked before: during the fork it blocks all, since a handler may fork too.
+static BLOCKED: AtomicU64 = AtomicU64::new(NOBODY);
+
+/// No thread's: SIGKILL cannot be blocked.
+const NOBODY: u64 = u64::MAX;
 
 /// Whether what is ours may be inherited at present, and makes sense.
 static READY: AtomicBool = AtomicBool::new(false);
@@ -113,12 +117,11 @@ pub fn before_fork() {
         if start::has_parent() {
             // A copy by a bare clone: what it has of an announced fork was of another thread's.
             READY.store(false, Ordering::Release);
+            BLOCKED.store(NOBODY, Ordering::Release);
         }
         return;
     }
-    if !take_turn(thread) {
-        return;
-    }
+    BLOCKED.store(take_turn(thread).into_raw(), Ordering::Release);
     let ready = leave_everything();
     READY.store(ready, Ordering::Release);
     // Last, since the child of another thread's bare clone would be taken for this one. Before there is a
@@ -166,28 +169,33 @@ fn end_rest() {
     task::futex_wake(REST.word());
 }
 
-/// One thread forks at a time; false for a fork within that thread's fork.
-fn take_turn(thread: u32) -> bool {
+/// One thread forks at a time, and no signal's handler within that; gives the signals that were blocked before.
+fn take_turn(thread: u32) -> SignalMask {
     loop {
+        let before = SignalMask::block_all();
         let order = (Ordering::AcqRel, Ordering::Acquire);
         match FORKING.compare_exchange(0, thread, order.0, order.1) {
-            Ok(_) => return true,
-            Err(owner) if owner == thread => {
-                WITHIN.fetch_add(1, Ordering::Relaxed);
-                return false;
+            Ok(_) => return before,
+            Err(owner) => {
+                before.restore();
+                task::futex_wait(&FORKING, owner, start::LOOK);
             }
-            Err(owner) => task::futex_wait(&FORKING, owner, start::LOOK),
         }
     }
+}
+
+/// Lets the next thread fork; gives the signals to be put back, if this was announced.
+fn end_turn() -> Option<SignalMask> {
+    // The next one's from then on.
+    let before = BLOCKED.swap(NOBODY, Ordering::AcqRel);
+    FORKING.store(0, Ordering::Release);
+    task::futex_wake(&FORKING);
+    (before != NOBODY).then(|| SignalMask::from_raw(before))
 }
 
 /// The fork is over, in the parent.
 pub fn after_fork_in_parent() {
     if FORKING.load(Ordering::Acquire) != task::id() as u32 {
-        return;
-    }
-    if WITHIN.load(Ordering::Relaxed) > 0 {
-        WITHIN.fetch_sub(1, Ordering::Relaxed);
         return;
     }
     if READY.swap(false, Ordering::AcqRel) {
@@ -202,21 +210,23 @@ pub fn after_fork_in_parent() {
     shrink::end_recall();
     end_rest();
     start::look_again();
-    FORKING.store(0, Ordering::Release);
-    task::futex_wake(&FORKING);
+    end_turn().map(SignalMask::restore);
 }
 
 /// The fork is over, in the child: makes it a managed process, if it can be.
 pub fn after_fork_in_child() {
-    if !start::has_parent() {
-        return;
+    let signals = end_turn();
+    if start::has_parent() {
+        begin_child();
     }
+    signals.map(SignalMask::restore);
+}
+
+fn begin_child() {
     let ready = READY.swap(false, Ordering::AcqRel);
     let whole = REST.was_whole();
     Expected::Nothing.note();
     shrink::end_recall();
-    WITHIN.store(0, Ordering::Relaxed);
-    FORKING.store(0, Ordering::Release);
     REST.forget();
     // SAFETY: this is the only task of the process.
     unsafe { NURSERY.forget() };

@@ -396,6 +396,18 @@ impl SignalMask {
         set_mask(!FAULT_MASK, &mut 0);
     }
 
+    /// The mask that [`SignalMask::into_raw`] gave.
+    #[must_use]
+    pub const fn from_raw(mask: u64) -> Self {
+        Self(mask)
+    }
+
+    /// The mask: signal n is bit n - 1.
+    #[must_use]
+    pub const fn into_raw(self) -> u64 {
+        self.0
+    }
+
     /// Puts the mask back.
     pub fn restore(self) {
         set_mask(self.0, &mut 0);
