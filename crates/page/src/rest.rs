@@ -7,14 +7,15 @@
 //! it changes something.
 //!
 //! ```text
-//!   word    wanted │ how many are at work
+//!   word    wanted │ given │ how many are at work
 //!
 //!   evictor, watch     work ──► at work ──► done        waits while rest is wanted
 //!   server             change ─► at work ─► done        gives way to the fork, while that goes on
-//!   forking thread     begin: wanted, wait for 0 ─────► fork ─────► end
+//!   forking thread     begin: wanted, wait for 0 ─► given ─► fork ─────► end
 //!   child              is it 0? then its copy is whole
 //! ```
-//! The server may change something after all just then. It is one task: what it writes, the child has
+//! Until rest is given, a change may begin, and is waited for. The server may change something after all just then: it
+//! is one task, and what it writes the child has
 //! up to some moment and not beyond, since its next write to a page that was copied already waits for
 //! the end of the copying. If that moment lies in the middle of a change, the child finds the server
 //! at work in its copy of the word, and does not use the rest.
@@ -26,6 +27,7 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 pub struct Rest(AtomicU32);
 
 const WANTED: u32 = 1 << 31;
+const GIVEN: u32 = 1 << 30;
 
 impl Rest {
     /// Nobody works, nobody wants rest.
@@ -55,6 +57,12 @@ impl Rest {
         self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok().map(|_| Work(self))
     }
 
+    /// Begins a change, unless rest is given: who wants it waits for the end of this.
+    pub fn try_change(&self) -> Option<Work<'_>> {
+        let more = |word: u32| (word & GIVEN == 0).then_some(word + 1);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok().map(|_| Work(self))
+    }
+
     /// Begins a change that cannot wait.
     pub fn change(&self) -> Work<'_> {
         self.0.fetch_add(1, Ordering::AcqRel);
@@ -69,15 +77,16 @@ impl Rest {
     /// Asks for rest; whether everybody rests after `patience` waits by `wait`. Either way
     /// [`Rest::end`] has to follow. One thread at a time.
     pub fn begin(&self, patience: u32, wait: impl Fn(&AtomicU32, u32)) -> bool {
-        let mut word = self.0.fetch_or(WANTED, Ordering::AcqRel) | WANTED;
+        self.0.fetch_or(WANTED, Ordering::AcqRel);
+        let give =
+            || self.0.compare_exchange(WANTED, WANTED | GIVEN, Ordering::AcqRel, Ordering::Acquire);
         for _ in 0..patience {
-            if word == WANTED {
-                return true;
+            match give() {
+                Ok(_) => return true,
+                Err(word) => wait(&self.0, word),
             }
-            wait(&self.0, word);
-            word = self.0.load(Ordering::Acquire);
         }
-        word == WANTED
+        give().is_ok()
     }
 
     /// Whether rest is wanted at present.
@@ -85,9 +94,14 @@ impl Rest {
         self.0.load(Ordering::Relaxed) & WANTED != 0
     }
 
+    /// Whether it is given.
+    pub fn is_given(&self) -> bool {
+        self.0.load(Ordering::Acquire) & GIVEN != 0
+    }
+
     /// Ends the rest; who waits for that has still to be woken, at [`Rest::word`].
     pub fn end(&self) {
-        self.0.fetch_and(!WANTED, Ordering::AcqRel);
+        self.0.fetch_and(!(WANTED | GIVEN), Ordering::AcqRel);
     }
 
     /// In a child: forgets whoever is counted, who are all in the parent.
@@ -95,9 +109,9 @@ impl Rest {
         self.0.store(0, Ordering::Release);
     }
 
-    /// In a child: whether its copy is whole. The child's own rest is then still wanted.
+    /// In a child: whether its copy is whole. The rest is then still given, in the copy.
     pub fn was_whole(&self) -> bool {
-        self.0.load(Ordering::Acquire) == WANTED
+        self.0.load(Ordering::Acquire) == WANTED | GIVEN
     }
 
     /// Where helpers wait for the end of the rest, and the forking thread for its beginning.
@@ -135,7 +149,7 @@ mod tests {
     fn who_changes_is_seen_in_the_copy() {
         let rest = Rest::new();
         assert!(rest.begin(0, |_, _| {}));
-        assert!(rest.was_whole() && rest.try_work().is_none());
+        assert!(rest.was_whole() && rest.try_work().is_none() && rest.try_change().is_none());
         let change = rest.change();
         assert!(!rest.was_whole());
         drop(change);
@@ -143,6 +157,18 @@ mod tests {
         rest.end();
         let work = rest.try_work();
         assert!(work.is_some() && !rest.begin(3, |_, _| {}));
+    }
+
+    #[test]
+    fn who_wants_rest_waits_for_changes() {
+        let rest = Rest::new();
+        let first = rest.change();
+        assert!(!rest.begin(3, |_, _| {}) && !rest.is_given());
+        let second = rest.try_change();
+        drop(first);
+        assert!(second.is_some() && !rest.begin(3, |_, _| {}));
+        drop(second);
+        assert!(rest.begin(0, |_, _| {}) && rest.is_given());
     }
 }
 
@@ -163,11 +189,14 @@ mod models {
             let helper = {
                 let (rest, halves) = (rest.clone(), halves.clone());
                 thread::spawn(move || {
-                    for _ in 0..2 {
-                        let _work = rest.work(|_, _| {
-                            thread::yield_now();
-                            true
-                        });
+                    for n in 0..2 {
+                        let work = || {
+                            rest.work(|_, _| {
+                                thread::yield_now();
+                                true
+                            })
+                        };
+                        let _work = rest.try_change().filter(|_| n > 0).unwrap_or_else(work);
                         halves.iter().for_each(|half| drop(half.fetch_add(1, Ordering::Relaxed)));
                     }
                 })

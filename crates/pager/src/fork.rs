@@ -378,7 +378,7 @@ impl Pager {
 
     /// Looks after the children that we answer for.
     pub(crate) fn nurse(&self, worker: &mut Worker) {
-        let _change = start::REST.change();
+        let _change = heir::change();
         let _gate = self.gate.write();
         let mut children = NURSERY.children.lock();
         for place in children.iter_mut() {

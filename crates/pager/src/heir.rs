@@ -33,8 +33,8 @@ use octavo_page::rest::Work;
 use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use octavo_sys::proc::Statm;
-use octavo_sys::uffd::Uffd;
 use octavo_sys::task::{self, SignalMask};
+use octavo_sys::uffd::Uffd;
 use octavo_sys::{Errno, Result, memory};
 
 /// Waits of a forking thread until our helpers rest, at most.
@@ -93,19 +93,30 @@ pub(crate) fn is_forking() -> bool {
 /// The server gives way to a fork for so long, at most.
 const GIVES_WAY: Duration = Duration::from_millis(100);
 
+/// Looks at a thread of which the kernel does not tell where it waits, at most: most often it has just gone on.
+const UNKNOWN: u32 = 2;
+
 /// Begins a change of the server's, which waits while a thread forks: what is done for others meanwhile may be in
 /// halves in the copy. Not while that thread sleeps, on its way there: for a page of its own, or for who holds a lock
 /// and waits for one.
 pub(crate) fn change() -> Work<'static> {
     REST.try_work().unwrap_or_else(|| {
-        let until = task::now() + GIVES_WAY;
-        REST.work(|word, value| {
-            let waits = start::goes_on(FORKING.load(Ordering::Acquire)) && task::now() < until;
-            if waits {
-                task::futex_wait(word, value, start::LOOK);
+        let (until, mut unknown) = (task::now() + GIVES_WAY, 0);
+        loop {
+            let given = REST.is_given();
+            let goes_on = start::goes_on(FORKING.load(Ordering::Acquire));
+            unknown += u32::from(goes_on.is_none());
+            if task::now() < until && goes_on.unwrap_or(unknown <= UNKNOWN) {
+                let word = REST.word();
+                task::futex_wait(word, word.load(Ordering::Relaxed), start::LOOK);
+            } else if given {
+                return REST.change();
             }
-            waits
-        })
+            // Was it given since, the thread is not where it was then.
+            if let Some(work) = REST.try_change() {
+                return work;
+            }
+        }
     })
 }
 

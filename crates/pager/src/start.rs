@@ -313,15 +313,15 @@ pub(crate) fn has_thread(thread: u32) -> bool {
 }
 
 /// Whether this thread of the managed process goes on without us: it neither sleeps, nor is stopped, nor waits in the
-/// kernel until we have read an event, as far as that can be told.
-pub(crate) fn goes_on(thread: u32) -> bool {
+/// kernel until we have read an event. `None` where that cannot be told, as of one that went on while we looked.
+pub(crate) fn goes_on(thread: u32) -> Option<bool> {
     let process = CONTROL.process.load(Ordering::Relaxed) as i32;
     match Stat::State.of_thread(process, thread) {
-        Some('R') => true,
+        Some('R') => Some(true),
         Some('D') => proc::waits_in(process, thread, |place| {
-            place != b"0" && !place.starts_with(b"userfaultfd")
+            (place != b"0").then(|| !place.starts_with(b"userfaultfd"))
         }),
-        _ => false,
+        _ => Some(false),
     }
 }
 

@@ -57,13 +57,14 @@ impl Stat {
     }
 }
 
-/// Whether `is` holds for the function of the kernel that a thread waits in, as `/proc/PID/wchan` names it: `0` for none,
-/// and where that is not told. False where there is no such thread.
+/// What `look` says of the function of the kernel that a thread waits in, as `/proc/PID/wchan` names it: `0` for none,
+/// and where that is not told. `None` where there is no such thread.
 #[must_use]
-pub fn waits_in(process: i32, thread: u32, is: impl FnOnce(&[u8]) -> bool) -> bool {
+pub fn waits_in<R>(process: i32, thread: u32, look: impl FnOnce(&[u8]) -> Option<R>) -> Option<R> {
     let mut name = [0; 64];
-    let place = open(process, format_args!("task/{thread}/wchan"));
-    place.and_then(|place| place.read(&mut name)).is_ok_and(|read| is(&name[..read]))
+    let place = open(process, format_args!("task/{thread}/wchan")).ok()?;
+    let read = place.read(&mut name).ok()?;
+    look(&name[..read])
 }
 
 /// What `statm` says, in pages.
