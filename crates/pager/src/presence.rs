@@ -118,6 +118,11 @@ impl Presence {
         self.pace.until_next_look(used, left, step, task::now())
     }
 
+    /// Whether the program has forked lately, or was forked: its children may come and go between two looks.
+    pub(crate) fn has_forked(&self) -> bool {
+        self.sharing.has_forked()
+    }
+
     /// Tells others what the last look found of what is shared with them; false, without that, when it does
     /// not hold any more.
     pub(crate) fn tell(&self, member: &Member) -> bool {

@@ -117,6 +117,13 @@ const ASKED: Duration = Duration::from_millis(20);
 const ASKING: u32 = 20;
 const ASKING_MUCH: u32 = 4;
 
+/// Who forked so lately may fork all the while: when its child has ended all is its own, and it has until the next
+/// fork to give some of that.
+const LATELY: Duration = Duration::from_millis(100);
+
+/// The kernel is asked at most so often then, when a process has ended.
+const ASKED_THEN: Duration = Duration::from_millis(4);
+
 /// When nothing has changed that we know of; who shares with us may not be managed.
 const ASKED_ANYHOW: Duration = Duration::from_secs(1);
 
@@ -278,6 +285,11 @@ impl Sharing {
         member.note_common(u64::try_from(elsewhere).unwrap_or(0), self.asked_left);
     }
 
+    /// Whether it has forked lately, or was forked.
+    pub fn has_forked(&self) -> bool {
+        task::now().saturating_sub(self.forked_at) < LATELY
+    }
+
     /// Whether no child has come since the last look.
     pub fn is_current(&self) -> bool {
         self.come == COME.load(Ordering::Acquire)
@@ -332,9 +344,10 @@ impl Sharing {
         if pending > 0 && task::now().saturating_sub(self.forked_at) < PATIENCE {
             return false; // the kernel reckons with a child that does not count itself
         }
-        let much =
-            self.has_somebody_ended(now) || elsewhere - self.estimate.at(now) > 4 * FEW as i64;
+        let ended = self.has_somebody_ended(now);
+        let much = ended || elsewhere - self.estimate.at(now) > 4 * FEW as i64;
         let pause = match () {
+            () if ended && self.has_forked() => ASKED_THEN.max(self.cost * ASKING_MUCH),
             () if much => ASKED.max(self.cost * ASKING_MUCH),
             () if now != then => ASKED.max(self.cost * ASKING),
             () => ASKED_ANYHOW,
