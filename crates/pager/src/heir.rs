@@ -221,16 +221,20 @@ pub fn after_fork_in_parent() {
     shrink::end_recall();
     end_rest();
     start::look_again();
-    end_turn().map(SignalMask::restore);
+    if let Some(before) = end_turn() {
+        before.restore();
+    }
 }
 
 /// The fork is over, in the child: makes it a managed process, if it can be.
 pub fn after_fork_in_child() {
-    let signals = end_turn();
+    let before = end_turn();
     if start::has_parent() {
         begin_child();
     }
-    signals.map(SignalMask::restore);
+    if let Some(before) = before {
+        before.restore();
+    }
 }
 
 fn begin_child() {
