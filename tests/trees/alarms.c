@@ -2,8 +2,8 @@
  *
  *     alarms MIB SECONDS
  *
- * A handler forks some milliseconds after it last did, while main forks all the time. A child looks at some pages and writes some;
- * it and its parent look whether they can be interrupted as before. Prints "alarms: all well". */
+ * A handler forks some milliseconds after it last did, while main forks all the time. A child looks at some pages and
+ * writes some; it and its parent look whether they can be interrupted as before. Prints "alarms: all well". */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>

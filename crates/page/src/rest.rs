@@ -14,11 +14,11 @@
 //!   forking thread     begin: wanted, wait for 0 ─► given ─► fork ─────► end
 //!   child              is it 0? then its copy is whole
 //! ```
-//! Until rest is given, a change may begin, and is waited for. The server may change something after all just then: it
-//! is one task, and what it writes the child has
-//! up to some moment and not beyond, since its next write to a page that was copied already waits for
-//! the end of the copying. If that moment lies in the middle of a change, the child finds the server
-//! at work in its copy of the word, and does not use the rest.
+//! Until rest is given, a change may begin, and is waited for. The server may change something after all
+//! while it is. It is one task: what it writes, the child has up to some moment and not beyond, since its
+//! next write to a page that was copied already waits for the end of the copying. If that moment lies in
+//! the middle of a change, the child finds the server at work in its copy of the word, and does not use
+//! the rest.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
@@ -53,13 +53,16 @@ impl Rest {
 
     /// Begins a piece of work, unless rest is wanted.
     pub fn try_work(&self) -> Option<Work<'_>> {
-        let more = |word: u32| (word & WANTED == 0).then_some(word + 1);
-        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok().map(|_| Work(self))
+        self.begin_unless(WANTED)
     }
 
     /// Begins a change, unless rest is given: who wants it waits for the end of this.
     pub fn try_change(&self) -> Option<Work<'_>> {
-        let more = |word: u32| (word & GIVEN == 0).then_some(word + 1);
+        self.begin_unless(GIVEN)
+    }
+
+    fn begin_unless(&self, set: u32) -> Option<Work<'_>> {
+        let more = |word: u32| (word & set == 0).then_some(word + 1);
         self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok().map(|_| Work(self))
     }
 

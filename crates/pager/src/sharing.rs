@@ -121,8 +121,8 @@ const ASKING_MUCH: u32 = 4;
 /// fork to give some of that.
 const LATELY: Duration = Duration::from_millis(100);
 
-/// The kernel is asked at most so often then, when a process has ended.
-const ASKED_THEN: Duration = Duration::from_millis(4);
+/// Looked at is it at most so often then where it has nothing to give, and the kernel asked when a process has ended.
+pub(crate) const ASKED_THEN: Duration = Duration::from_millis(4);
 
 /// When nothing has changed that we know of; who shares with us may not be managed.
 const ASKED_ANYHOW: Duration = Duration::from_secs(1);

@@ -170,7 +170,7 @@ impl<'a> Watch<'a> {
         self.starvation.look(pager);
         if !pager.budget.above_floor() {
             // Nothing can be given, unless a child has just ended.
-            return if self.presence.has_forked() { WITH_CHILDREN } else { FAR };
+            return if self.presence.has_forked() { sharing::ASKED_THEN } else { FAR };
         }
         let left = pager.budget.until_limit();
         self.presence.until_next_look(look.used, left, left)
@@ -280,9 +280,6 @@ impl<'a> Watch<'a> {
         }
     }
 }
-
-/// Between two looks at a program that has nothing to give while it has a child.
-const WITH_CHILDREN: Duration = Duration::from_millis(4);
 
 /// What has become of memory that can be managed.
 #[derive(Clone, Copy, PartialEq, Eq)]
