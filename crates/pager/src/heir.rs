@@ -49,6 +49,13 @@ static BLOCKED: AtomicU64 = AtomicU64::new(NOBODY);
 /// No thread's: SIGKILL cannot be blocked.
 const NOBODY: u64 = u64::MAX;
 
+/// When the last announced fork was over, in microseconds of the clock.
+static FORKED_AT: AtomicU64 = AtomicU64::new(0);
+
+/// A fork waits so long at most until the program has given what is too much, and looks so often.
+const GIVES_FIRST: Duration = Duration::from_millis(50);
+const GIVES_STEP: Duration = Duration::from_micros(500);
+
 /// Whether what is ours may be inherited at present, and makes sense.
 static READY: AtomicBool = AtomicBool::new(false);
 
@@ -132,6 +139,7 @@ pub fn before_fork() {
         }
         return;
     }
+    give_first();
     BLOCKED.store(take_turn(thread).into_raw(), Ordering::Release);
     let ready = leave_everything();
     READY.store(ready, Ordering::Release);
@@ -139,6 +147,21 @@ pub fn before_fork() {
     // pager nothing is registered, and no fork is told.
     if program::answers_children() {
         if ready { Expected::Managed } else { Expected::Filled }.note();
+    }
+}
+
+/// Has a program that is near its limit, or past it, give before it forks, for as long as it ran since the last fork and
+/// [`GIVES_FIRST`] at most. What a child has too is not free when it is taken: who forks all the while has, between
+/// one child's end and the next fork, a few milliseconds to give what it took in since, and fell ever further behind.
+fn give_first() {
+    let Some(pager) = start::pager() else { return };
+    let now = task::now();
+    let ran = now.saturating_sub(Duration::from_micros(FORKED_AT.load(Ordering::Relaxed)));
+    let end = now + ran.min(GIVES_FIRST);
+    start::look_again();
+    while pager.budget.wants_eviction() && task::now() < end {
+        pager.bell.ring();
+        task::sleep(GIVES_STEP);
     }
 }
 
@@ -221,6 +244,7 @@ pub fn after_fork_in_parent() {
     shrink::end_recall();
     end_rest();
     start::look_again();
+    FORKED_AT.store(task::now().as_micros() as u64, Ordering::Relaxed);
     if let Some(before) = end_turn() {
         before.restore();
     }
