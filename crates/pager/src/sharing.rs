@@ -225,7 +225,7 @@ impl Sharing {
     /// As of `openat(2)` in `/proc`.
     pub fn new(target: i32) -> Result<Self> {
         Ok(Self {
-            rollup: Fd::open(c"/proc/self/smaps_rollup")?,
+            rollup: proc::open("self", "smaps_rollup")?,
             stat: proc::open(target, "stat")?,
             estimate: Estimate::default(),
             store_elsewhere: 0,

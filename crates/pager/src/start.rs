@@ -266,7 +266,7 @@ fn ledger() -> Option<&'static Ledger> {
 }
 
 /// This process's place in the ledger, or in a forked child its parent's.
-fn member() -> Option<&'static Member> {
+pub(crate) fn member() -> Option<&'static Member> {
     // SAFETY: null, or in the ledger, which stays mapped.
     unsafe { MEMBER.load(Ordering::Acquire).as_ref() }
 }
@@ -359,6 +359,7 @@ extern "C" fn helper(process: usize) -> ! {
     if let Err(error) = file::close_range(0, u32::MAX) {
         answer_error(error);
     }
+    proc::keep(member().and_then(Member::owner).map(|parent| parent.pager));
     let pager = PAGER.load(Ordering::Acquire);
     if !pager.is_null() {
         // SAFETY: leaked by `run` in the parent; this process's copy has no other task of ours.

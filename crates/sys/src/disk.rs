@@ -231,7 +231,7 @@ impl Fd {
         }
     }
 
-    /// Opens the directory `path` for making files in it.
+    /// Opens the directory `path` for what is to be opened or made in it.
     ///
     /// # Errors
     /// As of `openat(2)`.

@@ -32,6 +32,15 @@ impl Fd {
         open(path, RDONLY_CLOEXEC, 0)
     }
 
+    /// As [`Fd::open`], from the directory `dir` on.
+    ///
+    /// # Errors
+    /// As of `openat(2)`.
+    pub fn open_in(dir: i32, path: &core::ffi::CStr) -> Result<Self> {
+        const RDONLY_CLOEXEC: usize = 0o2_000_000;
+        open_at(dir, path, RDONLY_CLOEXEC, 0)
+    }
+
     /// Opens `path` for reading and writing, as a device is, closed on exec.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // one ioctl
 
 use crate::file::Fd;
-use crate::{Errno, Result};
+use crate::{Errno, Result, proc};
 use core::ops::Range;
 use syscalls::{Sysno, syscall};
 
@@ -51,7 +51,7 @@ impl Maps {
     /// # Errors
     /// As of `openat(2)`, for one when `/proc` is not mounted.
     pub fn open() -> Result<Self> {
-        Fd::open(c"/proc/self/maps").map(Self)
+        proc::open("self", "maps").map(Self)
     }
 
     /// Has this number be what `with` is.
@@ -101,7 +101,7 @@ impl Maps {
 /// # Errors
 /// As of reading `/proc/self/smaps`.
 pub fn wiped_on_fork(mut each: impl FnMut(Range<usize>)) -> Result<()> {
-    let smaps = Fd::open(c"/proc/self/smaps")?;
+    let smaps = proc::open("self", "smaps")?;
     // Small: a thread that forks may have a small stack.
     let mut buffer = [0u8; 2048];
     let (mut filled, mut span) = (0, 0..0);

@@ -27,7 +27,8 @@ impl Reserve {
     /// # Errors
     /// `ENOMEM` when the address space is limited (`RLIMIT_AS`) or full.
     pub fn new(len: usize, name: &core::ffi::CStr) -> Result<Self> {
-        let reserve = Self(map(len.next_multiple_of(PAGE_SIZE), NO_ACCESS)?);
+        let len = len.next_multiple_of(PAGE_SIZE);
+        let reserve = Self(map(place(len), len, NO_ACCESS)?);
         OURS.note(&reserve.0);
         for advice in [advice::DONTFORK, advice::DONTDUMP, advice::NOHUGEPAGE] {
             advise(reserve.span(), advice)?;
@@ -183,7 +184,7 @@ impl Scratch {
     /// # Errors
     /// `ENOMEM` when the address space is limited or full.
     pub fn new(len: usize) -> Result<Self> {
-        map(len.next_multiple_of(PAGE_SIZE), READ_WRITE).map(Self)
+        map(ANYWHERE, len.next_multiple_of(PAGE_SIZE), READ_WRITE).map(Self)
     }
 
     /// All of it.
@@ -224,11 +225,33 @@ fn protect(span: &Range<usize>, protection: usize) -> Result<()> {
     unsafe { syscall!(Sysno::mprotect, span.start, span.len(), protection) }.map(|_| ())
 }
 
-fn map(len: usize, protection: usize) -> Result<Range<usize>> {
+/// Below this the next reserve is to lie; 0 before the first.
+static BELOW: AtomicUsize = AtomicUsize::new(0);
+
+/// How far reserves are from where the kernel puts objects, and what programs ask it for.
+const FAR: usize = 4 << 40;
+
+const ANYWHERE: usize = 0;
+
+/// Where a reserve of `len` bytes is to lie, if that is free. Not among the program's: in a forked child the kernel
+/// would choose the hole of what its parent had advised `MADV_DONTFORK` for, and which the child may mean to fill. A page
+/// between two stays free: who runs off a stack finds nothing there.
+fn place(len: usize) -> usize {
+    let first = (&raw const BELOW as usize).saturating_sub(FAR);
+    let align = if len < HUGE_PAGE { PAGE_SIZE } else { HUGE_PAGE };
+    let next = |below: usize| {
+        let below = if below == 0 { first } else { below };
+        below.saturating_sub(len + PAGE_SIZE) & !(align - 1)
+    };
+    let before = BELOW.update(Ordering::Relaxed, Ordering::Relaxed, next);
+    next(before)
+}
+
+fn map(place: usize, len: usize, protection: usize) -> Result<Range<usize>> {
     const PRIVATE_ANONYMOUS_NORESERVE: usize = 0x2 | 0x20 | 0x4000;
     let flags = PRIVATE_ANONYMOUS_NORESERVE;
-    // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
-    let start = unsafe { syscall!(Sysno::mmap, 0usize, len, protection, flags, -1isize, 0) }?;
+    // SAFETY: a new mapping where nothing is, which is the kernel's choice, touches nobody's memory.
+    let start = unsafe { syscall!(Sysno::mmap, place, len, protection, flags, -1isize, 0) }?;
     Ok(start..start + len)
 }
 

@@ -1,18 +1,54 @@
 //! What `/proc` tells of a process, in numbers.
+//!
+//! A program may leave the root directory it had (`chroot`), and its forked children's helpers begin without a
+//! `/proc`. So a helper keeps the directory open, and a child's helper takes it from its parent's.
 
 use crate::file::{Fd, Text};
-use crate::{Errno, Result};
+use crate::{Errno, Result, task};
 use core::fmt::{Display, Write as _};
 use core::str::{self, FromStr};
+use core::sync::atomic::{AtomicI32, Ordering};
 
-/// Opens `/proc/PROCESS/NAME`.
+/// The number of `/proc` in the table of [`KEEPER`], and of helpers to come in forked children; -1 before the first.
+static DIRECTORY: AtomicI32 = AtomicI32::new(-1);
+
+/// The process that has it open. Any other, which is the program or a child before it has a helper, goes by the path.
+static KEEPER: AtomicI32 = AtomicI32::new(0);
+
+/// Keeps `/proc` open from now on in the calling process: that of process `parent`, which keeps it, if that can be
+/// had.
+pub fn keep(parent: Option<i32>) {
+    let number = DIRECTORY.load(Ordering::Acquire);
+    let theirs = |parent| task::borrow_fd(&task::pidfd(parent)?, number);
+    let inherited = parent.and_then(|parent| theirs(parent).ok());
+    let Some(found) = inherited.or_else(|| Fd::open_directory(c"/proc").ok()) else { return };
+    if number < 0 {
+        DIRECTORY.store(found.leak(), Ordering::Release);
+    } else if let Err(errno) = become_like(number, found) {
+        debug_assert!(errno == Errno::EMFILE, "{errno:?}");
+        return;
+    }
+    KEEPER.store(task::pid(), Ordering::Release);
+}
+
+fn become_like(number: i32, found: Fd) -> Result<()> {
+    let kept = Fd::own(number);
+    let outcome = kept.become_like(found);
+    let _ = kept.leak();
+    outcome
+}
+
+/// Opens `/proc/PROCESS/NAME`; `self` is the calling process.
 ///
 /// # Errors
 /// As of `openat(2)`.
-pub fn open(process: i32, name: impl Display) -> Result<Fd> {
+pub fn open(process: impl Display, name: impl Display) -> Result<Fd> {
+    let keeps = KEEPER.load(Ordering::Acquire) == task::pid();
+    let directory = DIRECTORY.load(Ordering::Acquire);
     let mut path = Text::<64>::new();
-    let _ = write!(path, "/proc/{process}/{name}");
-    Fd::open(path.as_c_str().ok_or(Errno::ENAMETOOLONG)?)
+    let _ = write!(path, "{}{process}/{name}", if keeps { "" } else { "/proc/" });
+    let path = path.as_c_str().ok_or(Errno::ENAMETOOLONG)?;
+    if keeps { Fd::open_in(directory, path) } else { Fd::open(path) }
 }
 
 /// All that `from` tells now, as far as it fits.
@@ -84,7 +120,7 @@ impl Statm {
     /// # Errors
     /// As of `openat(2)`.
     pub fn open() -> Result<Fd> {
-        Fd::open(c"/proc/self/statm")
+        self::open("self", "statm")
     }
 
     /// What the open `statm` says now.

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // one ioctl
 
 use crate::file::Fd;
-use crate::{Errno, Result};
+use crate::{Errno, Result, proc};
 use core::ops::Range;
 use octavo_page::PAGE_SIZE;
 use syscalls::{Sysno, syscall};
@@ -86,7 +86,7 @@ impl PageMap {
     /// # Errors
     /// As of `openat(2)`.
     pub fn open() -> Result<Self> {
-        Fd::open(c"/proc/self/pagemap").map(Self)
+        proc::open("self", "pagemap").map(Self)
     }
 
     /// Has this number be what `with` is.
