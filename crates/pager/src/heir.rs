@@ -311,6 +311,7 @@ fn await_filling() {
 /// Has a task with descriptors of its own list those ranges: this process may have no number left for one, or no `/proc`.
 fn is_listed_aside() -> bool {
     let parent = start::member().and_then(Member::owner).map_or(0, |parent| parent.pager);
+    LISTED.store(false, Ordering::Relaxed);
     let before = SignalMask::block_all();
     let made = task::spawn(Kinship::Vfork, list_aside, parent as usize).and_then(task::reap);
     before.restore();
