@@ -69,8 +69,7 @@ int main(int argc, char **argv) {
         return 64;
     pages = strtoul(argv[1], NULL, 10) << 8;
     memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    for (unsigned long page = 0; page < pages; page++)
-        fill(page, 0);
+    fill_all(0);
     struct sigaction act = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
     sigaction(SIGALRM, &act, NULL);
     rouse();

@@ -37,8 +37,7 @@ int main(int argc, char **argv) {
     pages = strtoul(argv[1], NULL, 10) << 8;
     int times = atoi(argv[2]), threads = atoi(argv[3]);
     memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    for (unsigned long page = 0; page < pages; page++)
-        fill(page, 0);
+    fill_all(0);
     for (int n = 0; n < threads; n++) {
         pthread_t thread;
         seeds[n] = n + 2;

@@ -68,8 +68,7 @@ int main(int count, char **words) {
     memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return 2;
-    for (unsigned long page = 0; page < pages; page++)
-        fill(page, 0);
+    fill_all(0);
     struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
     struct itimerval beat = {{every / 1000, every % 1000 * 1000}, {every / 1000, every % 1000 * 1000}};
     sigaction(SIGALRM, &action, NULL);

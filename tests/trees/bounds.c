@@ -26,11 +26,6 @@ static int is_right_all(unsigned of) {
     return 1;
 }
 
-static void fill_all(unsigned to) {
-    for (unsigned long page = 0; page < pages; page++)
-        fill(page, to);
-}
-
 static void bound(const char *what, const char *by) {
     if (strcmp(what, "root") == 0) {
         if (chroot(by) != 0 || chdir("/") != 0) {

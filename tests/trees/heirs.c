@@ -32,8 +32,7 @@ int main(int argc, char **argv) {
     pages = strtoul(argv[1], NULL, 10) << 8;
     int children = atoi(argv[2]), wrong = 0;
     memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    for (unsigned long page = 0; page < pages; page++)
-        fill(page, 0);
+    fill_all(0);
     for (int n = 0; n < children; n++)
         if (fork() == 0) {
             child(n, atoi(argv[3]), atoi(argv[4]));

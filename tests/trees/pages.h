@@ -18,6 +18,11 @@ static void fill(unsigned long page, unsigned to) {
     word[0] = page << 20 ^ to;
 }
 
+static void fill_all(unsigned to) {
+    for (unsigned long page = 0; page < pages; page++)
+        fill(page, to);
+}
+
 static int is_right(unsigned long page, unsigned of) {
     unsigned long *word = memory + page * WORDS, state = page * 2654435761UL + of;
     for (int i = 1; i < WORDS; i++)

@@ -66,8 +66,7 @@ int main(int argc, char **argv) {
     int times = atoi(argv[2]), writes = atoi(argv[3]), done[2];
     memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     generation = calloc(pages, sizeof *generation);
-    for (unsigned long page = 0; page < pages; page++)
-        fill(page, 0);
+    fill_all(0);
     double longest = 0, sum = 0;
     for (int i = 0; i < times; i++) {
         int kills = !strcmp(argv[4], "kill") && i % 2;

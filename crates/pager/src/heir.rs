@@ -29,14 +29,13 @@ use crate::shrink::{self, Shrinker};
 use crate::start::{self, REST};
 use crate::table::{Place, Table, Word};
 use core::time::Duration;
-use octavo_ledger::Member;
 use octavo_page::rest::Work;
 use octavo_page::sync::Mutex;
 use octavo_page::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use octavo_sys::proc::{self, Statm};
+use octavo_sys::proc::Statm;
 use octavo_sys::task::{self, Kinship, SignalMask};
 use octavo_sys::uffd::Uffd;
-use octavo_sys::{Errno, Result, file, memory};
+use octavo_sys::{Errno, Result, memory};
 
 /// Waits of a forking thread until our helpers rest, at most.
 const PATIENCE: u32 = 5000;
@@ -302,28 +301,27 @@ fn await_filling() {
         start::end_child("the pager of the parent was lost before this child had its memory");
     }
     let listed = WIPED.lock().list();
-    if listed.is_err() && !is_listed_aside() {
+    if listed.is_err() && !list_aside() {
         start::end_child(Wiped::UNLISTED);
     }
     zero_wiped();
 }
 
-/// Has a task with descriptors of its own list those ranges: this process may have no number left for one, or no `/proc`.
-fn is_listed_aside() -> bool {
-    let parent = start::member().and_then(Member::owner).map_or(0, |parent| parent.pager);
+/// Has a task with descriptors of its own list those ranges: this process may have no number left for one, or no
+/// `/proc`. Whether it could.
+fn list_aside() -> bool {
     LISTED.store(false, Ordering::Relaxed);
     let before = SignalMask::block_all();
-    let made = task::spawn(Kinship::Vfork, list_aside, parent as usize).and_then(task::reap);
+    let made = task::spawn(Kinship::Vfork, lister, 0).and_then(task::reap);
     before.restore();
     made.is_ok() && LISTED.load(Ordering::Acquire)
 }
 
-/// Whether [`list_aside`] has.
+/// Whether [`lister`] has listed them.
 static LISTED: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn list_aside(parent: usize) -> ! {
-    if file::close_range(0, u32::MAX).is_ok() {
-        proc::keep(Some(parent as i32));
+extern "C" fn lister(_: usize) -> ! {
+    if start::begin_descriptors().is_ok() {
         LISTED.store(WIPED.lock().list().is_ok(), Ordering::Release);
     }
     task::exit(0)

@@ -266,7 +266,7 @@ fn ledger() -> Option<&'static Ledger> {
 }
 
 /// This process's place in the ledger, or in a forked child its parent's.
-pub(crate) fn member() -> Option<&'static Member> {
+fn member() -> Option<&'static Member> {
     // SAFETY: null, or in the ledger, which stays mapped.
     unsafe { MEMBER.load(Ordering::Acquire).as_ref() }
 }
@@ -356,10 +356,9 @@ extern "C" fn helper(process: usize) -> ! {
     task::detach();
     task::allow_descriptors();
     task::set_name(c"octavo-pager");
-    if let Err(error) = file::close_range(0, u32::MAX) {
+    if let Err(error) = begin_descriptors() {
         answer_error(error);
     }
-    proc::keep(member().and_then(Member::owner).map(|parent| parent.pager));
     let pager = PAGER.load(Ordering::Acquire);
     if !pager.is_null() {
         // SAFETY: leaked by `run` in the parent; this process's copy has no other task of ours.
@@ -373,6 +372,17 @@ extern "C" fn helper(process: usize) -> ! {
         core::mem::forget(work());
     }
     stand(job, process as i32, target)
+}
+
+/// Has the calling task, which has a table of its own, none of the program's descriptors any more, but `/proc`; a
+/// forked child's from its parent's pager, since the child may see another one, or none.
+///
+/// # Errors
+/// As of `close_range(2)`.
+pub(crate) fn begin_descriptors() -> Result<()> {
+    file::close_range(0, u32::MAX)?;
+    proc::keep(member().and_then(Member::owner).map(|parent| parent.pager));
+    Ok(())
 }
 
 /// A child that was forked most often begins another program, or ends, within this time: then nobody

@@ -28,8 +28,7 @@ impl Fd {
     /// # Errors
     /// As of `openat(2)`.
     pub fn open(path: &core::ffi::CStr) -> Result<Self> {
-        const RDONLY_CLOEXEC: usize = 0o2_000_000;
-        open(path, RDONLY_CLOEXEC, 0)
+        Self::open_in(CURRENT, path)
     }
 
     /// As [`Fd::open`], from the directory `dir` on.

@@ -6,6 +6,7 @@
 use crate::file::{Fd, Text};
 use crate::{Errno, Result, task};
 use core::fmt::{Display, Write as _};
+use core::mem::ManuallyDrop;
 use core::str::{self, FromStr};
 use core::sync::atomic::{AtomicI32, Ordering};
 
@@ -24,17 +25,10 @@ pub fn keep(parent: Option<i32>) {
     let Some(found) = inherited.or_else(|| Fd::open_directory(c"/proc").ok()) else { return };
     if number < 0 {
         DIRECTORY.store(found.leak(), Ordering::Release);
-    } else if become_like(number, found).is_err() {
+    } else if ManuallyDrop::new(Fd::own(number)).become_like(found).is_err() {
         return;
     }
     KEEPER.store(task::pid(), Ordering::Release);
-}
-
-fn become_like(number: i32, found: Fd) -> Result<()> {
-    let kept = Fd::own(number);
-    let outcome = kept.become_like(found);
-    let _ = kept.leak();
-    outcome
 }
 
 /// Opens `/proc/PROCESS/NAME`; `self` is the calling process.
@@ -43,11 +37,10 @@ fn become_like(number: i32, found: Fd) -> Result<()> {
 /// As of `openat(2)`.
 pub fn open(process: impl Display, name: impl Display) -> Result<Fd> {
     let keeps = KEEPER.load(Ordering::Acquire) == task::pid();
-    let directory = DIRECTORY.load(Ordering::Acquire);
     let mut path = Text::<64>::new();
     let _ = write!(path, "{}{process}/{name}", if keeps { "" } else { "/proc/" });
-    let path = path.as_c_str().ok_or(Errno::ENAMETOOLONG)?;
-    if keeps { Fd::open_in(directory, path) } else { Fd::open(path) }
+    // For a path from the root on, the directory is none that matters.
+    Fd::open_in(DIRECTORY.load(Ordering::Acquire), path.as_c_str().ok_or(Errno::ENAMETOOLONG)?)
 }
 
 /// All that `from` tells now, as far as it fits.
