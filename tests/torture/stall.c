@@ -1,5 +1,6 @@
 /* What there is to see when a thread stands still: how long each worker has, and what all threads of this address
- * space wait for, twice, three seconds apart. A thread that only waits for a processor has used more of it by then. */
+ * space wait for, twice, three seconds apart. `schedstat` is the time a thread ran, the time it was ready and waited for
+ * a processor, both in ns, and how often it got one: who is slow, who starves and who was not woken look different. */
 #include "torture.h"
 #include <dirent.h>
 
@@ -27,7 +28,8 @@ static unsigned long stat_field(const char *task, int number) {
 
 static void tell_task(const char *task) {
     fprintf(stderr, "  %s %s,", task, text_of(task, "comm"));
-    fprintf(stderr, " %lu ticks,", stat_field(task, 14) + stat_field(task, 15));
+    fprintf(stderr, " schedstat %s,", text_of(task, "schedstat"));
+    fprintf(stderr, " %lu faults, cpu %lu,", stat_field(task, 10), stat_field(task, 39));
     fprintf(stderr, " nice %ld, policy %lu,", (long)stat_field(task, 19), stat_field(task, 41));
     fprintf(stderr, " in %s,", text_of(task, "wchan"));
     fprintf(stderr, " call %s\n", text_of(task, "syscall"));
@@ -51,6 +53,7 @@ static void tell_process(const char *process) {
 static void tell_address_space(void) {
     enum { ARG_START = 48 };
     unsigned long ours = stat_field("self", ARG_START);
+    fprintf(stderr, "load %s\n", text_of(".", "loadavg"));
     DIR *processes = opendir("/proc");
     for (struct dirent *entry; processes && (entry = readdir(processes));)
         if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && stat_field(entry->d_name, ARG_START) == ours)

@@ -135,7 +135,8 @@ impl Pager {
         start: usize,
     ) -> Option<usize> {
         let mut block = self.block_at(start, tier, worth);
-        let Worker { run, scratch, .. } = worker;
+        let Worker { run, scratch, decoded, .. } = worker;
+        *decoded = None;
         self.read(scratch, &mut block, run);
         block.keep_whole(tier.unit);
         let (mut folios, mut at) = ([&[][..]; RUN], [0; RUN]);

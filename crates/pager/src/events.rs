@@ -20,7 +20,6 @@ use crate::start;
 use crate::table::{Cell, Place, Word};
 use octavo_page::PAGE_SIZE;
 use octavo_sys::scan::Is;
-use octavo_sys::task;
 use octavo_sys::uffd::Event;
 
 /// When memory that was moved is listed as memory to evict from.
@@ -63,7 +62,7 @@ impl Pager {
                 }
                 return;
             }
-            task::yield_now();
+            worker.backoff.pause();
         }
     }
 
@@ -73,7 +72,7 @@ impl Pager {
         if worker.is_server() {
             self.read_events(worker);
         }
-        task::yield_now();
+        worker.backoff.pause();
     }
 
     fn hear(&self, worker: &mut Worker, changes: &mut Changes, event: &Event) {
@@ -89,6 +88,7 @@ impl Pager {
             Event::Fork { uffd } => Told::Forked(*uffd),
         };
         self.counters.events.add(1);
+        worker.backoff.renew();
         while changes.is_full()
             && let Some(told) = changes.next_of_all(self)
         {
@@ -98,6 +98,10 @@ impl Pager {
     }
 
     fn follow_told(&self, worker: &mut Worker, told: Told, listed: Listed) {
+        let is_elsewhere = matches!(&told, Told::Removed(span) if !worker.has_decoded(span));
+        if !is_elsewhere {
+            worker.decoded = None; // it may not be the page's any more
+        }
         match told {
             Told::Removed(span) => {
                 self.give_span_first(worker, &span);

@@ -13,6 +13,7 @@
 //! The child runs meanwhile, and may discard, unmap or move ranges: it waits until we read that,
 //! and copies made afterwards follow it.
 
+use crate::backoff::Backoff;
 use crate::heir::Expected;
 use crate::pager::{Pager, Worker};
 use crate::program::Ring;
@@ -172,6 +173,7 @@ struct Steps {
     is_wiped_known: bool,
     /// Whether it was given a page, or lost one.
     given: bool,
+    backoff: Backoff,
 }
 
 impl Steps {
@@ -183,6 +185,7 @@ impl Steps {
         wiped: Wiped::NONE,
         is_wiped_known: false,
         given: false,
+        backoff: Backoff::NEW,
     };
 
     /// As of a child that waits, and finds out itself what it gets as zeros.
@@ -579,7 +582,7 @@ impl Pager {
             match brought.map_err(|stopped| stopped.errno) {
                 Ok(()) | Err(Errno::EEXIST | Errno::ENOENT) => return true,
                 Err(Errno::EAGAIN) => self.follow(child, steps),
-                Err(Errno::ENOMEM) => task::yield_now(),
+                Err(Errno::ENOMEM) => steps.backoff.pause(),
                 Err(_) => return false,
             }
         }
@@ -598,7 +601,9 @@ impl Pager {
             }
         }
         if read.is_empty() {
-            task::yield_now();
+            steps.backoff.pause();
+        } else {
+            steps.backoff.renew();
         }
     }
 

@@ -26,6 +26,7 @@
 extern crate alloc;
 
 pub mod arena;
+mod backoff;
 pub mod budget;
 pub mod changes;
 pub mod condense;

@@ -6,6 +6,7 @@
 //! while waiting.
 
 use crate::arena::PoolArena;
+use crate::backoff::Backoff;
 use crate::budget::{Budget, TIERS};
 use crate::changes::Changes;
 use crate::condense::Condenser;
@@ -15,7 +16,7 @@ use crate::locality::Locality;
 use crate::placement::Placement;
 use crate::program::{BATCH, Program};
 use crate::regions::{Regions, Span};
-use crate::serve::{Fault, RUN, Stream};
+use crate::serve::{Decoded, Fault, RUN, Stream};
 use crate::sharing;
 use crate::shrink::Shrinker;
 use crate::table::Table;
@@ -222,6 +223,9 @@ pub struct Worker {
     pub(crate) scratch: Scratch<AnyEngine>,
     /// What a run of stored pages is decoded into.
     pub(crate) run: Box<[u8]>,
+    /// What is in there still, since it could not be brought yet.
+    pub(crate) decoded: Option<Decoded>,
+    pub(crate) backoff: Backoff,
     pub(crate) stream: Stream,
     pub(crate) locality: Locality,
     pub(crate) page: Box<[u8]>,
@@ -249,6 +253,8 @@ impl Worker {
             number,
             scratch,
             run: alloc::vec![0; RUN * PAGE_SIZE].into_boxed_slice(),
+            decoded: None,
+            backoff: Backoff::NEW,
             stream: Stream::default(),
             locality: Locality::default(),
             page: alloc::vec![0; PAGE_SIZE].into_boxed_slice(),

@@ -16,6 +16,7 @@
 //! not wait for ourselves.
 #![allow(unsafe_code)] // moves page tables, and reads memory by address
 
+use crate::backoff::Backoff;
 use crate::regions::Span;
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +25,7 @@ use octavo_sys::file::Fd;
 use octavo_sys::memory::{self, Reserve};
 use octavo_sys::scan::{Is, PageMap, Run};
 use octavo_sys::uffd::{Event, Stopped, Uffd, Waiters, feature};
-use octavo_sys::{Errno, Result, task, uring};
+use octavo_sys::{Errno, Result, uring};
 
 /// Pages taken out at once, at most: 1 MiB. One MOVE costs one TLB shootdown whatever its length.
 pub const BATCH: usize = 256;
@@ -200,11 +201,12 @@ impl Program {
     /// Whether the memory at `address` is registered; waits until that can be told.
     #[must_use]
     pub fn has(&self, address: usize) -> bool {
+        let mut backoff = Backoff::NEW;
         loop {
             if let Some(answer) = self.uffd.has(address) {
                 return answer;
             }
-            task::yield_now();
+            backoff.pause();
         }
     }
 
@@ -368,6 +370,7 @@ impl Program {
         let len = pages * PAGE_SIZE;
         let (from, to) = (staging.pages.start(), staging.bin.start());
         let mut at = 0;
+        let mut backoff = Backoff::NEW;
         loop {
             // SAFETY: the caller holds staging alone, so these contents are nobody's any more.
             let moved = unsafe { self.bin.move_pages(from + at..from + len, to + at) };
@@ -376,8 +379,11 @@ impl Program {
             let Err(stopped) = moved else { return };
             at += stopped.done;
             match stopped.errno {
-                Errno::EBUSY => self.own(staging, pages),
-                Errno::EAGAIN | Errno::EEXIST => task::yield_now(),
+                Errno::EBUSY => {
+                    backoff.pause();
+                    self.own(staging, pages);
+                }
+                Errno::EAGAIN | Errno::EEXIST => backoff.pause(),
                 errno => panic!("staging could not be emptied: {errno:?}"),
             }
         }
@@ -385,7 +391,6 @@ impl Program {
 
     /// Has what `staging` holds be nobody's but ours.
     fn own(&self, staging: &Staging, pages: usize) {
-        task::yield_now();
         let listed = self.taken(staging, pages, |at| {
             // SAFETY: mapped, writable and there, as listed; whoever else holds the frame keeps it.
             unsafe { memory::own(staging.address(at)) };
@@ -489,6 +494,7 @@ impl crate::pager::Pager {
 mod tests {
     use super::*;
     use core::time::Duration;
+    use octavo_sys::task;
 
     /// A copy of this process that stands still; gives its number when it is there.
     fn copy_of_us(program: &Program) -> i32 {

@@ -90,6 +90,8 @@ impl Pager {
             self.measure_if_late(now);
         }
         self.make_room(worker);
+        worker.decoded = None;
+        worker.backoff.renew();
         // All of it is one piece for a fork, which waits for the end before it begins.
         let change = heir::change();
         let ready = loop {
@@ -107,7 +109,7 @@ impl Pager {
                 Answer::Stale => self.catch_up(worker),
                 Answer::NoMemory => {
                     if self.evict_step(worker) == Evicted::Stuck {
-                        task::yield_now();
+                        worker.backoff.pause();
                     }
                 }
             }
@@ -248,6 +250,9 @@ impl Pager {
     /// Brings a stored page with the rest of its unit, which is decoded anyway; and for a reader
     /// that goes on in order, what lies ahead.
     fn give_stored(&self, worker: &mut Worker, fault: Fault, slot: SlotId) -> Answer {
+        if let Some(run) = self.still_decoded(worker, fault.page) {
+            return self.give_run(worker, fault, run);
+        }
         let Some(unit) = self.store.unit_of(slot) else { return Answer::Again };
         let wanted = (slot.get() - unit.first.get()) as usize;
         let along = |n: &usize| {
@@ -273,7 +278,19 @@ impl Pager {
         worker.stream.note(start + run.pages * PAGE_SIZE);
         worker.locality.note_back(run.pages);
         run.streams = streams;
-        self.give_run(worker, fault, start, &run)
+        self.give_run(worker, fault, run)
+    }
+
+    /// What was decoded for `page` and could not be brought: the time between two events may be too short to decode
+    /// it in. A page that is still stored has the contents that it had, in whichever slot.
+    fn still_decoded(&self, worker: &mut Worker, page: usize) -> Option<Decoded> {
+        let is_stored = |(n, slot): (usize, &SlotId), run: &Decoded| {
+            self.table.word(run.start + n * PAGE_SIZE).place() == Place::Stored(*slot)
+        };
+        worker.decoded.take().filter(|run| {
+            run.span().contains(&page)
+                && run.slots[..run.pages].iter().enumerate().all(|at| is_stored(at, run))
+        })
     }
 
     /// Whether this page is to come back without the others of its unit: for a trial, or since the program
@@ -308,7 +325,7 @@ impl Pager {
         start: usize,
         pages: RangeInclusive<usize>,
     ) -> Result<Decoded, GetError> {
-        let mut run = Decoded { slots: [SlotId::new(0); RUN], pages: 0, streams: false };
+        let mut run = Decoded { start, slots: [SlotId::new(0); RUN], pages: 0, streams: false };
         let (least, most) = pages.into_inner();
         while run.pages < least {
             let at = start + run.pages * PAGE_SIZE;
@@ -345,8 +362,9 @@ impl Pager {
         if run.pages == 0 { Err(GetError::Empty { slot: SlotId::new(0) }) } else { Ok(run) }
     }
 
-    /// Gives the pages that were decoded, which start at `start`.
-    fn give_run(&self, worker: &mut Worker, fault: Fault, start: usize, run: &Decoded) -> Answer {
+    /// Gives the pages that were decoded.
+    fn give_run(&self, worker: &mut Worker, fault: Fault, run: Decoded) -> Answer {
+        let start = run.start;
         let Worker { run: bytes, left, .. } = worker;
         let bytes = &bytes[..run.pages * PAGE_SIZE];
         let (brought, there) = match self.program.bring(start, bytes) {
@@ -359,6 +377,10 @@ impl Pager {
                 let at = (fault.page - start) / PAGE_SIZE;
                 let page = &bytes[at * PAGE_SIZE..(at + 1) * PAGE_SIZE];
                 return self.give_page(left, fault, run.slots[at], page, run.streams);
+            }
+            Brought::Stale => {
+                worker.decoded = Some(run);
+                return Answer::Stale;
             }
             other => return self.brought(fault, other, 0),
         };
@@ -457,11 +479,28 @@ impl Pager {
 pub const RUN: usize = Unit::MAX.pages();
 
 /// Pages decoded into a worker's buffer, side by side, and the slot of each.
-struct Decoded {
+#[derive(Debug)]
+pub(crate) struct Decoded {
+    /// Address of the first.
+    start: usize,
     slots: [SlotId; RUN],
     pages: usize,
     /// Whether they were brought for a reader that goes on in order.
     streams: bool,
+}
+
+impl Decoded {
+    const fn span(&self) -> Span {
+        self.start..self.start + self.pages * PAGE_SIZE
+    }
+}
+
+impl Worker {
+    /// Whether it has pages of `span` that are still to be brought.
+    pub(crate) fn has_decoded(&self, span: &Span) -> bool {
+        let run = self.decoded.as_ref().map(Decoded::span);
+        run.is_some_and(|run| run.start < span.end && span.start < run.end)
+    }
 }
 
 /// Readers that are followed at once. A fault elsewhere takes the place of the one that was first noted, so there are

@@ -684,6 +684,7 @@ impl Pager {
     /// The life of the server: answers faults until the program is gone.
     fn run_server(&self, worker: &mut Worker, target: i32) {
         self.placement.note_server();
+        task::be_prompt();
         let mut follower = Follower::new(target);
         let mut later_since = None;
         loop {

@@ -9,6 +9,7 @@
 //! enough has come together or a second has passed. What a thread asks about ([`crate::mapped`]) is registered
 //! at once, before it is touched: it becomes one with its neighbours.
 
+use crate::backoff::Backoff;
 use crate::excluded::Excluded;
 use crate::fork::NURSERY;
 use crate::heap::HeapStep;
@@ -106,6 +107,7 @@ impl<'a> Watch<'a> {
     /// Waits for `time`, or until there is another reason to look, and answers meanwhile what is asked.
     fn wait(&mut self, time: Duration, pause: &impl Fn(Duration)) {
         let end = task::now() + time;
+        let mut backoff = Backoff::NEW;
         loop {
             if !mapped::ASKS.is_any() {
                 self.unsettled = None; // who asked may have gone on
@@ -121,7 +123,7 @@ impl<'a> Watch<'a> {
                 return;
             }
             if mapped::ASKS.is_any() {
-                task::yield_now(); // something has to be told first
+                backoff.pause(); // something has to be told first
             }
         }
     }
