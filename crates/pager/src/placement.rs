@@ -78,6 +78,7 @@ impl Placement {
     /// Notes the calling task as the server.
     pub fn note_server(&self) {
         self.server.store(task::id() as u32, Ordering::Relaxed);
+        task::shorten_slice(0);
     }
 
     /// Notes the calling task as an evictor.
@@ -100,7 +101,9 @@ impl Placement {
         let Some(mut bound) = self.bound.try_lock() else {
             // The server itself has it, most likely, and would have it for ever as an idle task beside others that
             // are busy. As a normal one it lets go of it soon; who finds it starving then binds it anew.
-            task::set_policy(self.server.load(Ordering::Relaxed) as i32, self.usual);
+            let server = self.server.load(Ordering::Relaxed) as i32;
+            task::set_policy(server, self.usual);
+            task::shorten_slice(server);
             return;
         };
         bound.free_until = task::now() + RECOVERY;
@@ -128,16 +131,19 @@ impl Placement {
         }
         bound.cpu = cpu;
         self.lone.store(cpu.is_some(), Ordering::Relaxed);
-        let (server, others, policy) = match cpu {
-            Some(cpu) => (CpuSet::only(cpu), self.all.without(cpu), Policy::Idle),
-            None => (self.all, self.all, self.usual),
+        let (server, others) = match cpu {
+            Some(cpu) => (CpuSet::only(cpu), self.all.without(cpu)),
+            None => (self.all, self.all),
         };
         let id = |id: &AtomicU32| id.load(Ordering::Relaxed) as i32;
         // As an idle one it would wait for those that are still to leave its new CPU.
         task::set_policy(id(&self.server), self.usual);
         self.evictors.iter().map(id).filter(|id| *id != 0).for_each(|id| others.bind(id));
         server.bind(id(&self.server));
-        task::set_policy(id(&self.server), policy);
+        match cpu {
+            Some(_) => task::set_policy(id(&self.server), Policy::Idle),
+            None => task::shorten_slice(id(&self.server)),
+        }
     }
 }
 

@@ -521,7 +521,7 @@ extern "C" fn watcher(argument: usize) -> ! {
     let (watch, pager) =
         *unsafe { Box::from_raw(argument as *mut (Watch<'static>, &'static Pager)) };
     task::set_name(c"octavo-watch");
-    task::be_prompt();
+    task::shorten_slice(0);
     watch.run(|time| pause(pager.ledger, pager.member, time))
 }
 
@@ -684,7 +684,7 @@ impl Pager {
     /// The life of the server: answers faults until the program is gone.
     fn run_server(&self, worker: &mut Worker, target: i32) {
         self.placement.note_server();
-        task::be_prompt();
+        task::sleep_exactly();
         let mut follower = Follower::new(target);
         let mut later_since = None;
         loop {

@@ -568,45 +568,34 @@ impl Policy {
     }
 }
 
-/// What `sched_getattr(2)` tells of a task: size and policy, flags, nice and priority, slice in ns, and more.
-struct Attributes([u64; 7]);
-
-impl Attributes {
-    /// Those of task `id`; 0 is the calling one. `None` where the system forbids it.
-    fn of(id: i32) -> Option<Self> {
-        let mut words = [0u64; 7];
-        let (at, size) = (words.as_mut_ptr(), size_of_val(&words));
-        // SAFETY: the kernel writes at most `size` bytes.
-        let got = unsafe { syscall!(Sysno::sched_getattr, id, at, size, 0usize) };
-        got.is_ok().then_some(Self(words))
-    }
-
-    /// Without effect where the system forbids it.
-    fn set(&self, id: i32) {
-        // SAFETY: the kernel reads as many bytes as the first word says, which it has written.
-        let _ = unsafe { syscall!(Sysno::sched_setattr, id, self.0.as_ptr(), 0usize) };
-    }
-}
-
-/// Sets the policy of task `id`, which keeps its slice. Without effect where the system forbids it.
+/// Sets the policy of task `id`, with a slice as everybody has. Without effect where the system forbids it.
 pub fn set_policy(id: i32, policy: Policy) {
-    if let Some(mut attributes) = Attributes::of(id) {
-        let size = attributes.0[0] & u64::from(u32::MAX);
-        attributes.0[0] = size | (policy as u64) << 32;
-        attributes.set(id);
+    let priority = 0i32;
+    let at = core::ptr::from_ref(&priority);
+    // SAFETY: the kernel reads one word.
+    let _ = unsafe { syscall!(Sysno::sched_setscheduler, id, policy as usize, at) };
+}
+
+/// Has task `id`, 0 is the calling one, run soon when it wakes, and give the CPU back soon: its slice is the shortest
+/// that `sched_setattr(2)` allows, Linux 6.12 and later. Nobody's share changes, but while it is ready to run all on
+/// that CPU take turns as short. Not for a task of policy "idle". Without effect elsewhere.
+pub fn shorten_slice(id: i32) {
+    const SLICE: u64 = 100_000; // ns
+    let mut attr = [0u64; 7];
+    let size = size_of_val(&attr);
+    // SAFETY: the kernel writes at most `size` bytes.
+    let got = unsafe { syscall!(Sysno::sched_getattr, id, attr.as_mut_ptr(), size, 0usize) };
+    if got.is_ok() {
+        // Size and policy; flags; nice and priority; then the slice.
+        attr[3] = SLICE;
+        // SAFETY: the kernel reads as many bytes as the first word says, which it has written.
+        let _ = unsafe { syscall!(Sysno::sched_setattr, id, attr.as_ptr(), 0usize) };
     }
 }
 
-/// Has the calling task run soon when it wakes, and give the CPU back soon (its slice is the shortest
-/// that `sched_setattr(2)` allows, Linux 6.12 and later); nobody's share changes. And it sleeps no longer than it
-/// asks for. Without effect elsewhere.
-pub fn be_prompt() {
-    const SLICE: u64 = 100_000; // ns
+/// Has the calling task sleep no longer than it asks for; others do for up to 50 us more.
+pub fn sleep_exactly() {
     const PR_SET_TIMERSLACK: usize = 29;
-    if let Some(mut attributes) = Attributes::of(0) {
-        attributes.0[3] = SLICE;
-        attributes.set(0);
-    }
     // SAFETY: no memory is passed.
     let _ = unsafe { syscall!(Sysno::prctl, PR_SET_TIMERSLACK, 1usize, 0usize, 0usize, 0usize) };
 }
