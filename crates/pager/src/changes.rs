@@ -102,7 +102,7 @@ impl Told {
     }
 }
 
-const fn overlap(one: &Span, other: &Span) -> bool {
+pub(crate) const fn overlap(one: &Span, other: &Span) -> bool {
     one.start < other.end && other.start < one.end
 }
 

@@ -12,6 +12,7 @@
 //! | kept | it came back already, for another thread: wake; or it was discarded since: zeros |
 //! | parked | copied out of staging |
 
+use crate::changes::overlap;
 use crate::evict::Evicted;
 use crate::heir;
 use crate::pager::{Left, Pager, Worker};
@@ -284,13 +285,11 @@ impl Pager {
     /// What was decoded for `page` and could not be brought: the time between two events may be too short to decode
     /// it in. A page that is still stored has the contents that it had, in whichever slot.
     fn still_decoded(&self, worker: &mut Worker, page: usize) -> Option<Decoded> {
-        let is_stored = |(n, slot): (usize, &SlotId), run: &Decoded| {
-            self.table.word(run.start + n * PAGE_SIZE).place() == Place::Stored(*slot)
+        let is_stored = |run: &Decoded| {
+            let mut pages = run.span().step_by(PAGE_SIZE).zip(&run.slots);
+            pages.all(|(at, slot)| self.table.word(at).place() == Place::Stored(*slot))
         };
-        worker.decoded.take().filter(|run| {
-            run.span().contains(&page)
-                && run.slots[..run.pages].iter().enumerate().all(|at| is_stored(at, run))
-        })
+        worker.decoded.take().filter(|run| run.span().contains(&page) && is_stored(run))
     }
 
     /// Whether this page is to come back without the others of its unit: for a trial, or since the program
@@ -498,8 +497,7 @@ impl Decoded {
 impl Worker {
     /// Whether it has pages of `span` that are still to be brought.
     pub(crate) fn has_decoded(&self, span: &Span) -> bool {
-        let run = self.decoded.as_ref().map(Decoded::span);
-        run.is_some_and(|run| run.start < span.end && span.start < run.end)
+        self.decoded.as_ref().is_some_and(|run| overlap(&run.span(), span))
     }
 }
 
