@@ -692,6 +692,7 @@ impl Pager {
         loop {
             match self.evict_next_at_work(worker) {
                 Some(Evicted::Pages(_)) => {
+                    worker.backoff.renew();
                     // As many as keep up with what one batch adds.
                     let _ = (0..SHRUNK_AT_ONCE).all(|_| self.shrink_at_work(worker));
                     self.condense_at_work(worker);
