@@ -23,6 +23,7 @@ worst passed that; below 0, it did not), and a cgroup has 24 MiB more for each p
 import argparse
 import fcntl
 import json
+import math
 import os
 import re
 import shlex
@@ -42,6 +43,10 @@ from trees import trees
 
 ROOT = os.path.dirname(os.path.dirname(HERE))
 FLOOR = 32 * MIB
+
+# Pairs of runs of what fits: how many at least and at most, and how exact their median is to be before that.
+PAIRS = range(15, 61 + 1)
+EXACT = 0.01
 UNDER = "{root}/target/release/octavo run --memory {limit} --stats-json {stats} --"
 
 
@@ -210,6 +215,13 @@ def misfits(row, bar):
     return wrong
 
 
+def error_of_median(values):
+    """The standard error of their median, were they of a normal distribution as wide as the middle of them is."""
+    middle = statistics.median(values)
+    deviation = 1.4826 * statistics.median(abs(value - middle) for value in values)
+    return 1.2533 * deviation / math.sqrt(len(values))
+
+
 # ---- the list -----------------------------------------------------------------------------
 
 
@@ -268,7 +280,8 @@ class Runner:
         if self.options.fits and self.watch:
             runs.append(self.under(program, limit, plain.processes, timeout, f"{program.name}-watched", self.watch))
             self.note(row, program, plain, limit, runs[-1])
-        for number in range(self.options.times):
+        while not self.is_enough(plains, walls):
+            number = len(walls)
             # Where both are compared they go in pairs, by turns first: a machine whose speed drifts has the
             # same speed for both of a pair.
             if self.options.fits and number % 2 == 0:
@@ -282,7 +295,9 @@ class Runner:
         row.update(
             plain_s=round(statistics.median(plains), 3),
             under_s=round(statistics.median(walls), 3),
-            ratio=round(self.ratio(plains, walls), 3),
+            ratio=round(statistics.median(self.ratios(plains, walls)), 3),
+            pairs=len(walls),
+            ratio_error=round(error_of_median(self.ratios(plains, walls)), 3),
             plain_peak_bytes=plain.peak_bytes,
             limit_bytes=limit,
             under_peak_bytes=max(r.peak_bytes for r in runs),
@@ -311,11 +326,16 @@ class Runner:
         if problems and self.options.keep:
             self.keep(program, row["runs"])
 
-    def ratio(self, plains, walls):
-        """Wall time over that of the plain run: by pairs where there are pairs."""
-        if self.options.fits:
-            return statistics.median(wall / plain for plain, wall in zip(plains, walls))
-        return statistics.median(walls) / statistics.median(plains)
+    def ratios(self, plains, walls):
+        """Wall times over those of the plain runs: by pairs where there are pairs."""
+        return [wall / plain for plain, wall in zip(plains if self.options.fits else plains * len(walls), walls)]
+
+    def is_enough(self, plains, walls):
+        """Whether it ran as often as was asked for, or as it takes to know what it costs."""
+        if self.options.times or not self.options.fits:
+            return len(walls) == (self.options.times or 1)
+        is_exact = len(walls) in PAIRS and error_of_median(self.ratios(plains, walls)) <= EXACT
+        return is_exact or len(walls) == PAIRS[-1]
 
     def keep(self, program, number):
         for name in ("stdout", "stderr"):
@@ -338,6 +358,8 @@ class Runner:
                     "-" if row["worst_bytes"] is None else -(-row["worst_bytes"] // MIB), verdict))
             else:
                 self.say(form.format(program.name, *["-"] * 9, verdict))
+            if self.options.fits and "ratio" in row:
+                self.say(f"    {row['pairs']} pairs, {row['ratio']} known to {row['ratio_error']}")
             for note in row.get("notes", []):
                 self.say(f"    {note}")
             for problem in row["problems"][:5]:
@@ -360,7 +382,7 @@ def main():
     parser.add_argument("--short", action="store_true", help="a small program of each kind")
     parser.add_argument("--only", help="names, with commas")
     parser.add_argument("--without", default="", help="names, with commas")
-    parser.add_argument("--times", type=int, help="runs of each under Octavo (1; 15 with --fits)")
+    parser.add_argument("--times", type=int, help=f"runs of each under Octavo (1; with --fits {PAIRS[0]} to {PAIRS[-1]}, until the median is known to {EXACT})")
     parser.add_argument("--limit-share", type=float, help="limit as a share of the peak (0.5; 2 with --fits)")
     parser.add_argument("--cgroup", action="store_true", help="in a memory cgroup of the limit + 64 MiB, no swap")
     parser.add_argument("--fits", action="store_true", help="in pairs with plain runs, the limit above the peak; the median of the pairs' ratios")
@@ -370,7 +392,6 @@ def main():
     parser.add_argument("--json", action="store_true", help="one object on stdout, the table on stderr")
     parser.add_argument("--list", action="store_true", help="print the names and end")
     options = parser.parse_args()
-    options.times = options.times or (15 if options.fits else 1)
     options.limit_share = options.limit_share or (2 if options.fits else 0.5)
 
     everything = trees() if options.trees else singles()
