@@ -45,8 +45,10 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 FLOOR = 32 * MIB
 
 # Pairs of runs of what fits: how many at least and at most, and how exact their median is to be before that.
-PAIRS = range(15, 61 + 1)
+LEAST_PAIRS = 15
+MOST_PAIRS = 61
 EXACT = 0.01
+
 UNDER = "{root}/target/release/octavo run --memory {limit} --stats-json {stats} --"
 
 
@@ -292,12 +294,11 @@ class Runner:
             runs.append(run)
             walls.append(run.wall_s)
             self.note(row, program, plain, limit, run)
+        ratios = self.ratios(plains, walls)
         row.update(
             plain_s=round(statistics.median(plains), 3),
             under_s=round(statistics.median(walls), 3),
-            ratio=round(statistics.median(self.ratios(plains, walls)), 3),
-            pairs=len(walls),
-            ratio_error=round(error_of_median(self.ratios(plains, walls)), 3),
+            ratio=round(statistics.median(ratios), 3),
             plain_peak_bytes=plain.peak_bytes,
             limit_bytes=limit,
             under_peak_bytes=max(r.peak_bytes for r in runs),
@@ -310,9 +311,11 @@ class Runner:
             stats=runs[-1].stats,
             notes=[f"{who}: {note}" for who, run in [("alone", plain), *(("under", run) for run in runs)] for note in run.notes()],
         )
-        problems = misfits(row, program.fits_within) if self.options.fits else []
-        row["failed"] += bool(problems)
-        row["problems"] += problems
+        if self.options.fits:
+            problems = misfits(row, program.fits_within)
+            row["failed"] += bool(problems)
+            row["problems"] += problems
+            row["notes"].append(f"{len(ratios)} pairs, {row['ratio']} known to {error_of_median(ratios):.3f}")
         return row
 
     def note(self, row, program, plain, limit, run):
@@ -333,9 +336,10 @@ class Runner:
     def is_enough(self, plains, walls):
         """Whether it ran as often as was asked for, or as it takes to know what it costs."""
         if self.options.times or not self.options.fits:
-            return len(walls) == (self.options.times or 1)
-        is_exact = len(walls) in PAIRS and error_of_median(self.ratios(plains, walls)) <= EXACT
-        return is_exact or len(walls) == PAIRS[-1]
+            return len(walls) >= (self.options.times or 1)
+        if len(walls) < LEAST_PAIRS:
+            return False
+        return len(walls) >= MOST_PAIRS or error_of_median(self.ratios(plains, walls)) <= EXACT
 
     def keep(self, program, number):
         for name in ("stdout", "stderr"):
@@ -358,8 +362,6 @@ class Runner:
                     "-" if row["worst_bytes"] is None else -(-row["worst_bytes"] // MIB), verdict))
             else:
                 self.say(form.format(program.name, *["-"] * 9, verdict))
-            if self.options.fits and "ratio" in row:
-                self.say(f"    {row['pairs']} pairs, {row['ratio']} known to {row['ratio_error']}")
             for note in row.get("notes", []):
                 self.say(f"    {note}")
             for problem in row["problems"][:5]:
@@ -382,7 +384,7 @@ def main():
     parser.add_argument("--short", action="store_true", help="a small program of each kind")
     parser.add_argument("--only", help="names, with commas")
     parser.add_argument("--without", default="", help="names, with commas")
-    parser.add_argument("--times", type=int, help=f"runs of each under Octavo (1; with --fits {PAIRS[0]} to {PAIRS[-1]}, until the median is known to {EXACT})")
+    parser.add_argument("--times", type=int, help=f"runs of each under Octavo (1; with --fits {LEAST_PAIRS} to {MOST_PAIRS}, until the median is known to {EXACT})")
     parser.add_argument("--limit-share", type=float, help="limit as a share of the peak (0.5; 2 with --fits)")
     parser.add_argument("--cgroup", action="store_true", help="in a memory cgroup of the limit + 64 MiB, no swap")
     parser.add_argument("--fits", action="store_true", help="in pairs with plain runs, the limit above the peak; the median of the pairs' ratios")
