@@ -28,6 +28,7 @@
 mod compact;
 mod dead;
 mod huge;
+mod next;
 mod others;
 mod raze;
 mod stock;
@@ -44,6 +45,7 @@ use crate::handles::{Handles, NIL, Object};
 use crate::zspages::Kind;
 use crate::{AllocError, Arena, Limit, OutOfFrames};
 use dead::Dead;
+use next::Next;
 use octavo_page::Handle;
 use stock::Stock;
 
@@ -150,6 +152,8 @@ pub(crate) struct Lane {
     round: u32,
     won: isize,
     victim_for: Why,
+    /// Its blocks that are moved next.
+    next: Next,
     /// Where the search for the next one goes on: by guess, by trial.
     hand: u32,
     sweep: Sweep,
@@ -177,6 +181,7 @@ impl Lane {
             round: 0,
             won: 0,
             victim_for: Why::Asked,
+            next: Next::new(),
             hand: 0,
             sweep: Sweep::NEW,
             open: NIL,
@@ -521,6 +526,9 @@ impl<A: Arena> Held<'_, A> {
         let zspage = self.ground.shape.zspage_of(block.at);
         let whole = self.whole(zspage);
         self.filled(block.at, -(block.words - self.slack(block.at)).cast_signed());
+        if self.lane.victim == zspage {
+            self.lane.next.forget(block.at);
+        }
 
         let [left, right] = self.holes_beside(block);
         for beside in [left, right].into_iter().flatten() {

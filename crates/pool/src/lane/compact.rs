@@ -25,7 +25,7 @@ use super::{HOLE, Held, INDEX, Reach, Run, block_words};
 use crate::ground::PAGE_WORDS;
 use crate::handles::{NIL, Object, Word};
 use crate::zspages::Kind;
-use crate::{AllocError, Arena, MOVES_AT_ONCE};
+use crate::{AllocError, Arena};
 use octavo_page::sync::atomic::Ordering;
 
 /// Descriptors looked at to choose a zspage to empty, under one hold of the lock.
@@ -378,6 +378,7 @@ impl<A: Arena> Held<'_, A> {
     /// Begins to empty a zspage.
     fn open_victim(&mut self, zspage: u32, why: Why) {
         self.for_holes(zspage, Self::unlink);
+        self.lane.next.clear();
         (self.lane.victim, self.lane.victim_for) = (zspage, why);
         if self.lane.round == 0 {
             self.lane.won = 0;
@@ -420,50 +421,47 @@ impl<A: Arena> Held<'_, A> {
     /// Moves up to `moves` objects out of a zspage.
     fn evacuate(&mut self, victim: u32, moves: usize) -> Evacuated {
         let mut moved = 0;
-        loop {
-            let (next, count) = self.next_to_move(victim);
-            if count == 0 {
+        while moved < moves {
+            let Some(at) = self.next_to_move(victim) else { return Evacuated::End(moved) };
+            let (word, block) = self.named(at);
+            if !self.relocate(word, block) {
                 return Evacuated::End(moved);
             }
-            for &(_, at) in &next[..count] {
-                if moved == moves {
-                    return Evacuated::Budget(moved);
-                }
-                let (word, block) = self.named(at);
-                if !self.relocate(word, block) {
-                    return Evacuated::End(moved);
-                }
-                moved += 1;
-                if self.release_block(block).is_none() {
-                    return Evacuated::End(moved);
-                }
+            moved += 1;
+            if self.release_block(block).is_none() {
+                return Evacuated::End(moved);
             }
         }
+        Evacuated::Budget(moved)
     }
 
-    /// Some blocks of a zspage that can be moved, each with its words and where it begins, and how many. After a trial
-    /// the largest ones, the largest first, otherwise the first ones.
-    fn next_to_move(&self, zspage: u32) -> ([(u32, u32); MOVES_AT_ONCE], usize) {
-        let (mut next, mut count) = ([(0, 0); MOVES_AT_ONCE], 0);
+    /// The next block of the victim that can be moved. After a trial the largest one, otherwise the first one.
+    fn next_to_move(&mut self, victim: u32) -> Option<u32> {
+        let next = self.lane.next.take();
+        next.or_else(|| {
+            self.note_next(victim);
+            self.lane.next.take()
+        })
+    }
+
+    /// Notes blocks of the victim that can be moved.
+    fn note_next(&mut self, victim: u32) {
+        self.lane.next.clear();
         let by_size = self.lane.victim_for == Why::Asked;
-        let whole = self.whole(zspage);
+        let whole = self.whole(victim);
         let mut at = whole.at;
-        while at - whole.at < whole.words {
+        while at - whole.at < whole.words && (by_size || !self.lane.next.is_full()) {
             if self.tag(at) & HOLE != 0 {
                 at = self.hole(at).end();
                 continue;
             }
             let (word, block) = self.named(at);
-            let words = if by_size { block_words(word.object().len) } else { 0 };
-            let place = next[..count].partition_point(|&(other, _)| other >= words);
-            if word.movable().is_some() && place < MOVES_AT_ONCE {
-                count = MOVES_AT_ONCE.min(count + 1);
-                next[place..count].rotate_right(1);
-                next[place] = (words, at);
+            if word.movable().is_some() {
+                let words = if by_size { block_words(word.object().len) } else { 0 };
+                self.lane.next.note(words, at);
             }
             at = block.end();
         }
-        (next, count)
     }
 
     /// A place for a block that is moved: where its trial saw it, if there was one.
