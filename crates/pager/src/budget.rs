@@ -34,6 +34,11 @@ pub const FLOOR_OF_GIVING: u64 = 6 * MIB;
 /// What of these is none of the program's.
 const OURS: u64 = 4 * MIB;
 
+/// Pages that evictors are ahead of the need for them, at least, and once they stop: what a program takes in the time
+/// of a batch, so that a fault seldom has to wait for one. Of a small limit a slack is less than that.
+const LEAD: u64 = MIB;
+const MOST_LEAD: u64 = LEAD + LEAD / 2;
+
 /// Ways to compress, from fast to dense.
 pub const TIERS: usize = 4;
 
@@ -301,27 +306,27 @@ impl Budget {
         self.used() > self.limit() && self.above_floor()
     }
 
-    /// Whether less than `slacks` slacks would be free once what was taken is stored.
-    fn is_short_of(&self, slacks: u64) -> bool {
-        self.used() + slacks * self.slack > self.limit() + self.aside()
+    /// Whether less than `slacks` slacks and `pages` would be free once what was taken is stored.
+    fn is_short_of(&self, slacks: u64, pages: u64) -> bool {
+        self.used() + slacks * self.slack + pages > self.limit() + self.aside()
     }
 
     /// Whether evictors should start.
     #[must_use]
     pub fn wants_eviction(&self) -> bool {
-        self.is_short_of(2) && self.above_floor()
+        self.is_short_of(2, LEAD) && self.above_floor()
     }
 
     /// Whether evictors should go on, and the server begin to set batches aside.
     #[must_use]
     pub fn wants_more_eviction(&self) -> bool {
-        self.is_short_of(3) && self.above_floor()
+        self.is_short_of(3, MOST_LEAD) && self.above_floor()
     }
 
     /// Whether the server should go on to set batches aside.
     #[must_use]
     pub fn wants_batches(&self) -> bool {
-        self.is_short_of(5)
+        self.is_short_of(5, MOST_LEAD)
     }
 
     /// Whether `pages` more have to wait for an eviction.

@@ -113,13 +113,17 @@ impl Sweep {
 /// Pages with heat that make a batch's range hot: an eighth of it.
 const HOT: usize = BATCH / 8;
 
-/// Pages that make a batch full enough: for each there is a flush when it is emptied, and a look at what is
-/// left. The server has a fault to answer.
-const ENOUGH: usize = BATCH / 4 * 3;
-const ENOUGH_FOR_SERVER: usize = BATCH / 4;
+/// Pages that make a batch full enough, and the most it has: for each batch there is a flush when it is emptied, and a
+/// look at what is left. The server has a fault to answer, which waits for all of a batch.
+const FOR_EVICTOR: (usize, usize) = (BATCH / 4 * 3, BATCH);
+const FOR_SERVER: (usize, usize) = (BATCH / 16 * 3, BATCH / 4);
 /// Bytes that are looked at for a batch, about: nobody is answered meanwhile.
 const FAR: usize = 16 * BATCH * PAGE_SIZE;
-const _: () = assert!(BATCH - ENOUGH >= 2 * Unit::MAX.pages(), "room for a range that is worth it");
+const _: () = assert!(
+    FOR_EVICTOR.1 - FOR_EVICTOR.0 >= 2 * Unit::MAX.pages(),
+    "room for a range that is worth it"
+);
+const _: () = assert!(FOR_SERVER.1 - FOR_SERVER.0 >= Unit::MAX.pages(), "room for a unit");
 
 /// Pages side by side that are worth a TLB shootdown.
 const STRETCH: usize = 16;
@@ -396,10 +400,10 @@ impl Pager {
     /// went over. `None` when they are not for this worker.
     fn take_batch(&self, worker: &mut Worker, batch: &mut Batch<'_>) -> Option<Swept> {
         let _gate = self.gate.write();
-        let enough = if worker.is_server() { ENOUGH_FOR_SERVER } else { ENOUGH };
+        let (enough, most) = if worker.is_server() { FOR_SERVER } else { FOR_EVICTOR };
         let mut swept = Swept::default();
         while batch.pages() < enough && swept.looked_at < FAR {
-            let Some((pick, more)) = self.next_cold(worker, BATCH - batch.pages()) else {
+            let Some((pick, more)) = self.next_cold(worker, most - batch.pages()) else {
                 if batch.pages() == 0 {
                     return None;
                 }
