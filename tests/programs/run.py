@@ -246,7 +246,7 @@ class Runner:
         filled = self.options.under.format(root=ROOT, limit=f"{limit // MIB}M", stats=stats)
         return shlex.split(filled)
 
-    def under(self, program, limit, processes, timeout, number, watch):
+    def under(self, program, limit, processes, timeout, number, watch=None):
         stats = f"{self.work}/stats.json" if self.tells_stats else None
         if stats and os.path.exists(stats):
             os.unlink(stats)
