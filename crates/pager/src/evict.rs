@@ -114,9 +114,11 @@ impl Sweep {
 const HOT: usize = BATCH / 8;
 
 /// Pages that make a batch full enough, and the most it has: for each batch there is a flush when it is emptied, and a
-/// look at what is left. The server has a fault to answer, which waits for all of a batch.
+/// look at what is left. The server has a fault to answer, which waits for all of a batch: where pages lie scattered, of
+/// as many places few are there.
 const FOR_EVICTOR: (usize, usize) = (BATCH / 4 * 3, BATCH);
 const FOR_SERVER: (usize, usize) = (BATCH / 16 * 3, BATCH / 4);
+const OF_SCATTERED: (usize, usize) = (BATCH / 4, BATCH);
 /// Bytes that are looked at for a batch, about: nobody is answered meanwhile.
 const FAR: usize = 16 * BATCH * PAGE_SIZE;
 const _: () = assert!(
@@ -400,7 +402,11 @@ impl Pager {
     /// went over. `None` when they are not for this worker.
     fn take_batch(&self, worker: &mut Worker, batch: &mut Batch<'_>) -> Option<Swept> {
         let _gate = self.gate.write();
-        let (enough, most) = if worker.is_server() { FOR_SERVER } else { FOR_EVICTOR };
+        let (enough, most) = match worker.is_server() {
+            true if self.scattered.load(Ordering::Relaxed) => OF_SCATTERED,
+            true => FOR_SERVER,
+            false => FOR_EVICTOR,
+        };
         let mut swept = Swept::default();
         while batch.pages() < enough && swept.looked_at < FAR {
             let Some((pick, more)) = self.next_cold(worker, most - batch.pages()) else {
