@@ -113,19 +113,34 @@ impl Sweep {
 /// Pages with heat that make a batch's range hot: an eighth of it.
 const HOT: usize = BATCH / 8;
 
-/// Pages that make a batch full enough, and the most it has: for each batch there is a flush when it is emptied, and a
-/// look at what is left. The server has a fault to answer, which waits for all of a batch: where pages lie scattered, of
-/// as many places few are there.
-const FOR_EVICTOR: (usize, usize) = (BATCH / 4 * 3, BATCH);
-const FOR_SERVER: (usize, usize) = (BATCH / 16 * 3, BATCH / 4);
-const OF_SCATTERED: (usize, usize) = (BATCH / 4, BATCH);
-/// Bytes that are looked at for a batch, about: nobody is answered meanwhile.
-const FAR: usize = 16 * BATCH * PAGE_SIZE;
+/// How many pages a batch is to have: for each batch there is a flush when it is emptied, and a look at what is left.
+#[derive(Clone, Copy)]
+struct Fill {
+    /// With so many it is full enough.
+    enough: usize,
+    /// Places that are looked at for it at once, and so the most it has.
+    most: usize,
+}
+
+impl Fill {
+    const FOR_EVICTOR: Self = Self { enough: BATCH / 4 * 3, most: BATCH };
+    /// The server has a fault to answer, which waits for all of the batch.
+    const FOR_SERVER: Self = Self { enough: BATCH / 16 * 3, most: BATCH / 4 };
+    /// The same where pages lie scattered: few of as many places have one.
+    const OF_SCATTERED: Self = Self { enough: BATCH / 4, most: BATCH };
+}
+
 const _: () = assert!(
-    FOR_EVICTOR.1 - FOR_EVICTOR.0 >= 2 * Unit::MAX.pages(),
+    Fill::FOR_EVICTOR.most - Fill::FOR_EVICTOR.enough >= 2 * Unit::MAX.pages(),
     "room for a range that is worth it"
 );
-const _: () = assert!(FOR_SERVER.1 - FOR_SERVER.0 >= Unit::MAX.pages(), "room for a unit");
+const _: () = assert!(
+    Fill::FOR_SERVER.most - Fill::FOR_SERVER.enough >= Unit::MAX.pages(),
+    "room for a unit"
+);
+
+/// Bytes that are looked at for a batch, about: nobody is answered meanwhile.
+const FAR: usize = 16 * BATCH * PAGE_SIZE;
 
 /// Pages side by side that are worth a TLB shootdown.
 const STRETCH: usize = 16;
@@ -402,11 +417,7 @@ impl Pager {
     /// went over. `None` when they are not for this worker.
     fn take_batch(&self, worker: &mut Worker, batch: &mut Batch<'_>) -> Option<Swept> {
         let _gate = self.gate.write();
-        let (enough, most) = match worker.is_server() {
-            true if self.scattered.load(Ordering::Relaxed) => OF_SCATTERED,
-            true => FOR_SERVER,
-            false => FOR_EVICTOR,
-        };
+        let Fill { enough, most } = self.fill_for(worker);
         let mut swept = Swept::default();
         while batch.pages() < enough && swept.looked_at < FAR {
             let Some((pick, more)) = self.next_cold(worker, most - batch.pages()) else {
@@ -424,6 +435,17 @@ impl Pager {
             self.mark_parked(worker, batch);
         }
         Some(swept)
+    }
+
+    /// How many pages this worker is to take at once.
+    fn fill_for(&self, worker: &Worker) -> Fill {
+        if !worker.is_server() {
+            Fill::FOR_EVICTOR
+        } else if self.scattered.load(Ordering::Relaxed) {
+            Fill::OF_SCATTERED
+        } else {
+            Fill::FOR_SERVER
+        }
     }
 
     /// Adds pages to `batch`; false when that came to a stop, or none could be taken: then others are to have

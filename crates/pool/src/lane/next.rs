@@ -19,19 +19,19 @@ const NOTED: usize = 2;
 /// Blocks of one zspage, each by its words and where it begins.
 pub(super) struct Next {
     blocks: [(u32, u32); NOTED],
-    /// Those before this one were moved.
-    next: usize,
+    /// Those before this one were taken.
+    taken: usize,
     count: usize,
 }
 
 impl Next {
     pub(super) const fn new() -> Self {
-        Self { blocks: [(0, 0); NOTED], next: 0, count: 0 }
+        Self { blocks: [(0, 0); NOTED], taken: 0, count: 0 }
     }
 
     /// Forgets them all.
     pub(super) fn clear(&mut self) {
-        (self.next, self.count) = (0, 0);
+        (self.taken, self.count) = (0, 0);
     }
 
     pub(super) const fn is_full(&self) -> bool {
@@ -51,17 +51,17 @@ impl Next {
 
     /// Takes the next one: where it begins.
     pub(super) fn take(&mut self) -> Option<u32> {
-        let &(_, at) = self.blocks[..self.count].get(self.next)?;
-        self.next += 1;
+        let &(_, at) = self.blocks[..self.count].get(self.taken)?;
+        self.taken += 1;
         Some(at)
     }
 
     /// Notes that there is no block at `at` any more.
     pub(super) fn forget(&mut self, at: u32) {
-        let left = &self.blocks[self.next..self.count];
+        let left = &self.blocks[self.taken..self.count];
         if let Some(found) = left.iter().position(|&(_, other)| other == at) {
-            self.blocks.copy_within(self.next..self.next + found, self.next + 1);
-            self.next += 1;
+            self.blocks.copy_within(self.taken..self.taken + found, self.taken + 1);
+            self.taken += 1;
         }
     }
 }
