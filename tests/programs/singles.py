@@ -7,6 +7,9 @@ import sys
 from program import HERE, MIB, Program, both, compiled, cpython, digest, generate, need, stress, template_file
 
 
+V8 = ("--max-semi-space-size=16", "--max-old-space-size=4096")
+
+
 def c_program(name, *args, flags=(), source=None, entry=None, **more):
     return Program(
         entry or name,
@@ -102,8 +105,8 @@ def singles():
         java("G1", 20),
         java("Parallel", 20),
         java("Serial", 8, short=True),
-        Program("node", lambda work: [os.path.realpath(need("node", "nodejs")), f"{HERE}/churn.js", "12", "60000"]),
-        Program("node_short", lambda work: [os.path.realpath(need("node", "nodejs")), f"{HERE}/churn.js", "8", "20000"],
+        Program("node", lambda work: [os.path.realpath(need("node", "nodejs")), *V8, f"{HERE}/churn.js", "12", "60000"]),
+        Program("node_short", lambda work: [os.path.realpath(need("node", "nodejs")), *V8, f"{HERE}/churn.js", "8", "20000"],
                 short=True),
         Program("perl", lambda work: [need("perl", "perl"), f"{HERE}/hash.pl", "400000"]),
         Program("perl_short", lambda work: [need("perl", "perl"), f"{HERE}/hash.pl", "100000"], short=True),
