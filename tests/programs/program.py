@@ -81,6 +81,7 @@ class Program:
     slow_limit: float = None  # at most so many times the plain wall
     mappings: int = None  # at most so many more mappings than alone ("mappings N" on stderr)
     over: int = None  # at most so many bytes over the limit, by Octavo's own count
+    condensed: int = None  # at least so many pages are stored anew, by Octavo's own count
     managed: int = None  # of a tree: at least so many processes are managed, by Octavo's own count
     can_fit: bool = True  # its memory is in the first process and compresses: the cgroup test is fair
     plain_status: int = 0  # None: whatever it is alone

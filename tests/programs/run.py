@@ -207,6 +207,14 @@ def unmanaged(program, run):
     return []
 
 
+def left_as_it_was(program, run):
+    """What is wrong with how much was stored anew, where Octavo tells."""
+    condensed = run.stats.get("condensed_pages", 0)
+    if program.condensed and run.stats and condensed < program.condensed:
+        return [f"{condensed} pages were condensed, at least {program.condensed} should have been"]
+    return []
+
+
 def misfits(row, bar):
     """What Octavo costs too much where everything fits and it may take `bar` times as long."""
     wrong = []
@@ -322,7 +330,7 @@ class Runner:
         """Notes in `row` what is wrong with the run, the last one."""
         problems = judge(program, plain, run) + over_budget(program, limit, run)
         if self.tells_stats:
-            problems += unmanaged(program, run)
+            problems += unmanaged(program, run) + left_as_it_was(program, run)
         row["runs"] += 1
         row["failed"] += bool(problems)
         row["problems"] += [f"run {row['runs']}: {p}" for p in problems]

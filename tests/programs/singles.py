@@ -118,6 +118,7 @@ def singles():
         c_program("moves_read"),
         c_program("sizes", "256M", flags=("-pthread",), short=True),
         c_program("behind", "96M", short=True),
+        c_program("rests", condensed=8192, short=True),
         c_program("own_uffd", "256M", flags=("-pthread",), short=True),
         c_program("crowd", flags=("-pthread",), short=True),
         c_program("forks_once", over=2 * 16 * MIB, short=True, can_fit=False),  # 16 for each of two; children get what is stored

@@ -8,6 +8,7 @@ use octavo_codec::Codec;
 use octavo_page::{ByteSize, Unit};
 use std::env;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Interrupted by Ctrl-C, as shells say it.
 const INTERRUPTED: i32 = 130;
@@ -103,6 +104,10 @@ struct SwapArgs {
     #[arg(long, value_name = "SIZE")]
     unit: Option<Unit>,
 
+    /// Seconds that both sides rest after the fill; what they then keep is measured once more
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = clap::value_parser!(u64).range(..=60))]
+    rest: u64,
+
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -179,10 +184,11 @@ pub fn bench(args: BenchArgs) -> i32 {
 }
 
 fn swap(octavo: PathBuf, args: SwapArgs) -> i32 {
-    let SwapArgs { size, memory, pages, threads, against, rounds, codec, unit, json } = args;
+    let SwapArgs { size, memory, pages, threads, against, rounds, codec, unit, rest, json } = args;
     let (threads, against) = (once(threads), once(against));
+    let rest = Duration::from_secs(rest);
     let options =
-        swap::Options { octavo, size, memory, pages, threads, against, rounds, codec, unit };
+        swap::Options { octavo, size, memory, pages, threads, against, rounds, codec, unit, rest };
     let outcome = match swap::compare(&options) {
         Ok(outcome) => outcome,
         Err(why @ SwapError::Interrupted) => return crate::refuse(&why, INTERRUPTED),

@@ -2,7 +2,8 @@
 //!
 //! Pages are stored one by one with a fast codec as long as there is room: they come back soonest
 //! that way. When the store takes much of the limit, the sweep here goes through the stored pages
-//! and compresses those that lie side by side again, several as one.
+//! and compresses those that lie side by side again, several as one. Where the program leaves what is stored alone
+//! ([`Calm`]), there is time for that with room left as well, page by page: as a page it comes back soonest.
 //!
 //! ```text
 //!   read      the pages of whole units, from their slots       gate open
@@ -16,6 +17,7 @@
 //! Between reading and exchanging, a page may have come back, changed and been stored again, in the
 //! very slot it had: so the hash of what is there is compared, not the number alone.
 
+use crate::calm::Calm;
 use crate::pager::{Pager, Tier, Worker};
 use crate::program::BATCH;
 use crate::serve::RUN;
@@ -29,6 +31,9 @@ use octavo_sys::task;
 
 /// After a round in which nothing could be condensed, nobody looks for so long.
 const REST: Duration = Duration::from_millis(500);
+
+/// The same where there is room: hardly any page comes to be stored meanwhile.
+const LONG_REST: Duration = Duration::from_secs(20);
 
 /// Blocks that one step looks through, at most: a megabyte.
 const LOOKS: usize = BATCH / RUN;
@@ -44,24 +49,34 @@ pub(crate) const FOR_A_FAULT: usize = 2;
 #[derive(Debug, Default)]
 pub struct Condenser {
     at: usize,
+    calm: Calm,
     /// Pages condensed in this round.
     condensed: usize,
     rests_until: Duration,
-    /// [`Budget::worth_condensing`](crate::budget::Budget::worth_condensing) as it was when nothing was found.
+    /// [`Aim::worth`] as it was when nothing was found.
     found_none_worth: usize,
+}
+
+/// What the store is to be like.
+struct Aim {
+    tier: Tier,
+    /// Pages of a unit, one in so many, that must be stored in another way for it to be worth storing anew: more
+    /// where it is wanted more.
+    worth: usize,
+    rest: Duration,
 }
 
 impl Condenser {
     /// Whether it is too soon to look again: nobody has become less exacting since.
-    fn rests(&self, worth: usize) -> bool {
-        worth <= self.found_none_worth && task::now() < self.rests_until
+    fn rests(&self, aim: &Aim) -> bool {
+        aim.worth <= self.found_none_worth && task::now() < self.rests_until
     }
 
     /// Ends a round; whether it was of use.
-    fn end_round(&mut self, worth: usize) -> bool {
+    fn end_round(&mut self, aim: &Aim) -> bool {
         let of_use = self.condensed > 0;
         if !of_use {
-            (self.rests_until, self.found_none_worth) = (task::now() + REST, worth);
+            (self.rests_until, self.found_none_worth) = (task::now() + aim.rest, aim.worth);
         }
         (self.at, self.condensed) = (0, 0);
         of_use
@@ -86,21 +101,17 @@ impl Block {
 }
 
 impl Pager {
-    /// Looks through the next megabyte, while the budget wants it, or until `most` blocks were tried;
+    /// Looks through the next megabyte, while there is something to aim at, or until `most` blocks were tried;
     /// false when there is nothing to do. Several helpers may be at it, each at blocks of its own.
     pub(crate) fn condense_step(&self, worker: &mut Worker, most: usize) -> bool {
-        let density = self.budget.density();
-        if density == 0 {
-            return false;
-        }
-        let (tier, worth) = (self.tier_at(density), self.budget.worth_condensing());
+        let Some(aim) = self.aim() else { return false };
         let mut tried = 0;
         for _ in 0..LOOKS {
-            let start = match self.next_block(worth) {
+            let start = match self.next_block(&aim) {
                 Ok(start) => start,
                 Err(goes_on) => return goes_on,
             };
-            let Some(pages) = self.condense(worker, tier, worth, start) else { continue };
+            let Some(pages) = self.condense(worker, &aim, start) else { continue };
             self.condenser.lock().condensed += pages;
             tried += 1;
             if tried == most {
@@ -110,14 +121,27 @@ impl Pager {
         true
     }
 
+    /// What the budget wants, or else what there is time for. Of single pages each is worth it.
+    fn aim(&self) -> Option<Aim> {
+        let density = self.budget.density();
+        if density > 0 {
+            let worth = self.budget.worth_condensing();
+            return Some(Aim { tier: self.tier_at(density), worth, rest: REST });
+        }
+        let moved = self.counters.faults.get() + self.counters.evictions.get();
+        let is_calm = self.condenser.lock().calm.look(task::now(), moved);
+        let tier = self.config.ladders.at_leisure();
+        is_calm.then_some(Aim { tier, worth: 1, rest: LONG_REST })
+    }
+
     /// Where the next block begins; where the sweep has gone round, whether to go on.
-    fn next_block(&self, worth: usize) -> Result<usize, bool> {
+    fn next_block(&self, aim: &Aim) -> Result<usize, bool> {
         let mut condenser = self.condenser.lock();
-        if condenser.rests(worth) {
+        if condenser.rests(aim) {
             return Err(false);
         }
         let Some(region) = self.regions.lock().at_or_after(condenser.at) else {
-            return Err(condenser.end_round(worth));
+            return Err(condenser.end_round(aim));
         };
         // Whole blocks, also where one goes on behind a region's end.
         let start = region.start / Unit::MAX.bytes() * Unit::MAX.bytes();
@@ -127,14 +151,9 @@ impl Pager {
 
     /// Condenses the units at `start`, as long as the largest one, that are worth it; gives how many pages, or
     /// `None` where nothing is.
-    fn condense(
-        &self,
-        worker: &mut Worker,
-        tier: Tier,
-        worth: usize,
-        start: usize,
-    ) -> Option<usize> {
-        let mut block = self.block_at(start, tier, worth);
+    fn condense(&self, worker: &mut Worker, aim: &Aim, start: usize) -> Option<usize> {
+        let tier = aim.tier;
+        let mut block = self.block_at(start, aim);
         let Worker { run, scratch, decoded, .. } = worker;
         *decoded = None;
         self.read(scratch, &mut block, run);
@@ -162,8 +181,10 @@ impl Pager {
         Some(self.exchange(&block, &to, run))
     }
 
-    /// The units at `start` that are stored, and not as `tier` would: one page in `worth` at least.
-    fn block_at(&self, start: usize, tier: Tier, worth: usize) -> Block {
+    /// The units at `start` that are stored, and not as is aimed at: so many of their pages at least as it is
+    /// worth it for.
+    fn block_at(&self, start: usize, aim: &Aim) -> Block {
+        let &Aim { tier, worth, .. } = aim;
         let mut block = Block { start, slots: [None; RUN] };
         for (n, slot) in block.slots.iter_mut().enumerate() {
             if let Place::Stored(stored) = self.table.word(start + n * PAGE_SIZE).place()
@@ -232,5 +253,30 @@ impl Pager {
         self.store.free(&freed[..count]);
         self.counters.condensed.add(exchanged as u64);
         exchanged
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use octavo_codec::Codec;
+
+    #[test]
+    fn who_found_nothing_rests_but_not_from_what_is_wanted_more() {
+        let tier = Tier { codec: Codec::Lz4, unit: Unit::K4 };
+        let [at_leisure, wanted, wanted_more] =
+            [(1, LONG_REST), (4, REST), (8, REST)].map(|(worth, rest)| Aim { tier, worth, rest });
+        let mut condenser = Condenser::default();
+        assert!(!condenser.rests(&at_leisure));
+        condenser.condensed = 1;
+        assert!(condenser.end_round(&at_leisure) && !condenser.rests(&at_leisure));
+        assert!(!condenser.end_round(&at_leisure) && condenser.rests(&at_leisure));
+        assert!(!condenser.rests(&wanted));
+        assert!(!condenser.end_round(&wanted));
+        assert!(
+            condenser.rests(&wanted)
+                && condenser.rests(&at_leisure)
+                && !condenser.rests(&wanted_more)
+        );
     }
 }

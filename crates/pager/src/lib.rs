@@ -28,6 +28,7 @@ extern crate alloc;
 pub mod arena;
 mod backoff;
 pub mod budget;
+pub mod calm;
 pub mod changes;
 pub mod condense;
 pub mod events;

@@ -152,6 +152,11 @@ pub struct Ladders {
 }
 
 impl Ladders {
+    /// For what is left alone: single pages, which take least time to come back, by the next denser codec.
+    pub(crate) const fn at_leisure(&self) -> Tier {
+        self.jumps[1]
+    }
+
     fn tiers(&self) -> impl Iterator<Item = Tier> {
         self.runs.into_iter().chain(self.jumps)
     }

@@ -24,7 +24,7 @@ use core::time::Duration;
 use octavo_backing::Lost;
 use octavo_page::sync::atomic::Ordering;
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
-use octavo_store::{GetError, UnitInfo};
+use octavo_store::{Form, GetError, UnitInfo};
 use octavo_sys::task;
 
 /// The heat of a page that came back from the store. One that was touched while it was still parked
@@ -419,7 +419,8 @@ impl Pager {
     fn note_back(&self, left: &mut Left, fault: Fault, at: usize, slot: SlotId, streams: bool) {
         let Some(cell) = self.table.get(at) else { return };
         let touched = at == fault.page;
-        let is_kept = self.is_common(slot) || (streams && self.budget.has_room_for_copies());
+        let is_kept = self.is_common(slot)
+            || (streams && self.budget.has_room_for_copies() && !self.is_too_dense(slot));
         if is_kept && !(touched && fault.write) {
             self.keep(cell, slot, touched);
             return;
@@ -428,6 +429,14 @@ impl Pager {
         if cell.change(Word::new(Place::Stored(slot)), back).is_ok() {
             left.push(slot);
         }
+    }
+
+    /// Whether what this slot holds was stored more densely than it would be now.
+    fn is_too_dense(&self, slot: SlotId) -> bool {
+        let tier = self.tier();
+        let form = self.store.unit_of(slot).map(|unit| unit.form);
+        self.budget.density() == 0
+            && matches!(form, Some(Form::Compressed(codec)) if codec != tier.codec)
     }
 
     /// Whether another process most likely has what this slot holds too, in the same frames.

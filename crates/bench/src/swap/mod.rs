@@ -109,6 +109,8 @@ pub struct Options {
     pub codec: Option<Codec>,
     /// And how much at once.
     pub unit: Option<Unit>,
+    /// For how long the worker rests after the fill.
+    pub rest: Duration,
 }
 
 /// Why there is no comparison.
@@ -203,6 +205,9 @@ struct Row {
     ratio: Option<f64>,
     /// Those bytes of memory.
     pool_bytes: Option<u64>,
+    /// The ratio after the rest, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rested_ratio: Option<f64>,
     /// Anonymous memory of the worker, the most seen between two phases.
     anon_bytes: u64,
     rounds: usize,
@@ -266,6 +271,7 @@ struct Sample {
     reports: Vec<Report>,
     ratio: Option<f64>,
     pool_bytes: Option<u64>,
+    rested_ratio: Option<f64>,
     anon_bytes: u64,
 }
 
@@ -402,6 +408,10 @@ impl<'a> Driver<'a> {
                 sample.total_memory = self.options.memory.bytes() + zram.used;
                 sample.pool_bytes = Some(zram.used);
                 sample.ratio = Some(zram.stored as f64 / zram.used as f64);
+                sample.rested_ratio = self.rested(|| {
+                    let zram = peer::zram_use(&keeper.made.device)?;
+                    Ok(Some(zram.stored as f64 / zram.used as f64))
+                })?;
             }
             Ok(())
         })?;
@@ -430,10 +440,13 @@ impl<'a> Driver<'a> {
             if phase == Phase::Fill {
                 // What is not the workload's memory is all Octavo's, but for a megabyte or two.
                 let (size, start) = (self.options.size.bytes(), sample.report(phase).at);
-                let memory = host::anonymous_memory(pid, &(start..start + size as usize));
-                sample.pool_bytes = memory.map(|m| m.outside);
-                sample.ratio =
-                    memory.map(|m| size.saturating_sub(m.inside) as f64 / m.outside as f64);
+                let memory = || host::anonymous_memory(pid, &(start..start + size as usize));
+                let ratio =
+                    |m: host::Anonymous| size.saturating_sub(m.inside) as f64 / m.outside as f64;
+                let filled = memory();
+                sample.pool_bytes = filled.map(|m| m.outside);
+                sample.ratio = filled.map(ratio);
+                sample.rested_ratio = self.rested(|| Ok(memory().map(ratio)))?;
             }
             Ok(())
         })?;
@@ -485,6 +498,24 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
+    /// Lets the worker rest, if it is to, and then looks.
+    fn rested(
+        &self,
+        look: impl FnOnce() -> Result<Option<f64>, SwapError>,
+    ) -> Result<Option<f64>, SwapError> {
+        let rest = self.options.rest;
+        if rest.is_zero() {
+            return Ok(None);
+        }
+        self.progress.now(format!("round {}: it rests for {} s", self.round + 1, rest.as_secs()));
+        let until = Instant::now() + rest;
+        while Instant::now() < until {
+            may_go_on(&self.interrupted, self.deadline)?;
+            thread::sleep(GLANCE);
+        }
+        look()
+    }
+
     fn outcome(self) -> Outcome {
         let rounds = self.sides.iter().map(|side| side.samples.len()).max().unwrap_or(0);
         let mut rows: Vec<Row> = Vec::new();
@@ -529,6 +560,7 @@ impl Side {
             rand_write: us("rand_write_us", Phase::RandWrite),
             ratio: middle(&|s| s.ratio).map(round),
             pool_bytes: middle(&|s| Some(s.pool_bytes? as f64)).map(|bytes| bytes as u64),
+            rested_ratio: middle(&|s| s.rested_ratio).map(round),
             anon_bytes: samples.iter().map(|s| s.anon_bytes).max().unwrap_or(0),
             rounds: samples.len(),
         }
@@ -560,6 +592,7 @@ impl fmt::Display for Comparison {
             "rand write us",
             "ratio",
             "pool MiB",
+            "rested",
         ];
         let mut table = table(&heads, 1..);
         for row in &self.rows {
@@ -594,8 +627,10 @@ fn cells(row: &Row) -> Vec<String> {
             format!("{:.1} ±{spread:.0}%", figure.median)
         }
     }));
-    cells.push(row.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")));
+    let ratio = |ratio: Option<f64>| ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+    cells.push(ratio(row.ratio));
     cells.push(row.pool_bytes.map_or("-".to_owned(), mib));
+    cells.push(ratio(row.rested_ratio));
     cells
 }
 
@@ -606,6 +641,14 @@ fn ratio_cells(row: &Row) -> Vec<String> {
     let ratios = row.figures().map(|figure| figure.vs_peer.unwrap_or(f64::NAN));
     cells.extend(ratios.map(|ratio| format!("x{ratio:.2}")));
     cells
+}
+
+/// Whether nobody pressed Ctrl-C and there is time left.
+fn may_go_on(interrupted: &AtomicBool, deadline: Instant) -> Result<(), SwapError> {
+    if interrupted.load(Ordering::Relaxed) {
+        return Err(SwapError::Interrupted);
+    }
+    if Instant::now() > deadline { Err(SwapError::OutOfTime) } else { Ok(()) }
 }
 
 /// A worker, killed when this goes.
@@ -638,12 +681,7 @@ impl Worker {
         let told = self.go.as_mut().map(|go| go.write_all(b"go\n"));
         let begin = Instant::now();
         loop {
-            if interrupted.load(Ordering::Relaxed) {
-                return Err(SwapError::Interrupted);
-            }
-            if Instant::now() > deadline {
-                return Err(SwapError::OutOfTime);
-            }
+            may_go_on(interrupted, deadline)?;
             if begin.elapsed() > PATIENCE {
                 return Err(SwapError::Stuck { side: self.side.clone() });
             }
