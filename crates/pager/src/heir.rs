@@ -15,6 +15,7 @@
 //! on the way, the child refuses, gets everything copied, and is an ordinary process.
 #![allow(unsafe_code)] // the copy of the pager that nobody else uses
 
+use crate::condense::Condenser;
 use crate::evict::Bell;
 use crate::fork::{Letter, NURSERY, Wiped};
 use crate::gate::Gate;
@@ -392,6 +393,7 @@ impl Pager {
     /// What was the server's alone, who may have been anywhere.
     fn wake_up(&mut self) {
         self.owned.set(0);
+        self.condenser = Mutex::new(Condenser::default());
         self.shrinker = Mutex::new(Shrinker::default());
         self.keeps_raw = AtomicBool::new(self.config.backing.is_some());
         self.gate = Gate::new();
