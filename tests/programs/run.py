@@ -199,20 +199,11 @@ def over_budget(program, limit, run):
     return []
 
 
-def unmanaged(program, run):
-    """What is wrong with whom Octavo says to have managed."""
-    managed = run.stats.get("processes", 0)
-    if program.managed and managed < program.managed:
-        return [f"{managed} processes were managed, at least {program.managed} should have been"]
-    return []
-
-
-def left_as_it_was(program, run):
-    """What is wrong with how much was stored anew, where Octavo tells."""
-    condensed = run.stats.get("condensed_pages", 0)
-    if program.condensed and run.stats and condensed < program.condensed:
-        return [f"{condensed} pages were condensed, at least {program.condensed} should have been"]
-    return []
+def too_few(program, run):
+    """What Octavo counted less of than the program is there for."""
+    wanted = {"processes": program.managed, "condensed_pages": program.condensed}
+    return [f"{run.stats.get(key, 0)} {key} by Octavo's count, at least {least} should have been"
+            for key, least in wanted.items() if least and run.stats.get(key, 0) < least]
 
 
 def misfits(row, bar):
@@ -330,7 +321,7 @@ class Runner:
         """Notes in `row` what is wrong with the run, the last one."""
         problems = judge(program, plain, run) + over_budget(program, limit, run)
         if self.tells_stats:
-            problems += unmanaged(program, run) + left_as_it_was(program, run)
+            problems += too_few(program, run)
         row["runs"] += 1
         row["failed"] += bool(problems)
         row["problems"] += [f"run {row['runs']}: {p}" for p in problems]

@@ -7,6 +7,7 @@ import sys
 from program import HERE, MIB, Program, both, compiled, cpython, digest, generate, need, stress, template_file
 
 
+# What V8 takes where there is plenty: in a memory cgroup it would size its heap by that cgroup's limit.
 V8 = ("--max-semi-space-size=16", "--max-old-space-size=4096")
 
 

@@ -433,10 +433,10 @@ impl Pager {
 
     /// Whether what this slot holds was stored more densely than it would be now.
     fn is_too_dense(&self, slot: SlotId) -> bool {
-        let tier = self.tier();
-        let form = self.store.unit_of(slot).map(|unit| unit.form);
-        self.budget.density() == 0
-            && matches!(form, Some(Form::Compressed(codec)) if codec != tier.codec)
+        let fast = self.tier_at(0).codec;
+        let is_denser =
+            |unit: UnitInfo| matches!(unit.form, Form::Compressed(codec) if codec != fast);
+        self.budget.density() == 0 && self.store.unit_of(slot).is_some_and(is_denser)
     }
 
     /// Whether another process most likely has what this slot holds too, in the same frames.

@@ -407,11 +407,9 @@ impl<'a> Driver<'a> {
                 let zram = peer::zram_use(&keeper.made.device)?;
                 sample.total_memory = self.options.memory.bytes() + zram.used;
                 sample.pool_bytes = Some(zram.used);
-                sample.ratio = Some(zram.stored as f64 / zram.used as f64);
-                sample.rested_ratio = self.rested(|| {
-                    let zram = peer::zram_use(&keeper.made.device)?;
-                    Ok(Some(zram.stored as f64 / zram.used as f64))
-                })?;
+                sample.ratio = Some(zram.ratio());
+                sample.rested_ratio =
+                    self.rested(|| Ok(Some(peer::zram_use(&keeper.made.device)?.ratio())))?;
             }
             Ok(())
         })?;

@@ -68,6 +68,14 @@ pub struct ZramUse {
     pub used: u64,
 }
 
+impl ZramUse {
+    /// Bytes stored over the bytes that it takes.
+    #[must_use]
+    pub fn ratio(&self) -> f64 {
+        self.stored as f64 / self.used as f64
+    }
+}
+
 /// What the zram device with the directory `device` in sysfs holds now.
 ///
 /// # Errors
