@@ -177,8 +177,10 @@ static pid_t fork_with_libc(void) {
     return pid;
 }
 
+/* In a child that was made without libc, libc's fork may wait for ever: for its allocator, which a thread had that is
+ * not there. */
 static pid_t fork_some_way(struct worker *w, bool *no_libc) {
-    *no_libc = one_in(w, 4);
+    *no_libc = w->no_threads || one_in(w, 4);
     return *no_libc ? clone_without_libc() : fork_with_libc();
 }
 
