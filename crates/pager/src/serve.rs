@@ -44,6 +44,11 @@ const UNSHARED_WITHIN: Duration = Duration::from_micros(100);
 /// Pages ahead from which on a reader counts as one that goes on in order.
 const STREAMS: usize = 4;
 
+/// Pages in order from which on the copies of what such a reader brings are kept, 4 MiB: he is not back before it is
+/// evicted, so room for pages is worth nothing to him. Who goes on in order for less, as a collector does through a
+/// block of a heap, is back soon, and a copy takes the room of a page that would still be there.
+const LONG: usize = 1024;
+
 /// One fault in so many is timed: reading the clock is a system call.
 const TIMED: u64 = 8;
 
@@ -276,9 +281,9 @@ impl Pager {
             Err(GetError::Empty { .. }) => return Answer::Again,
             Err(_) => return self.give_alone(worker, fault, slot),
         };
-        worker.stream.note(start + run.pages * PAGE_SIZE);
+        worker.stream.note(start + run.pages * PAGE_SIZE, run.pages);
         worker.locality.note_back(run.pages);
-        run.streams = streams;
+        run.leaves_soon = streams && worker.stream.is_long();
         self.give_run(worker, fault, run)
     }
 
@@ -324,7 +329,7 @@ impl Pager {
         start: usize,
         pages: RangeInclusive<usize>,
     ) -> Result<Decoded, GetError> {
-        let mut run = Decoded { start, slots: [SlotId::new(0); RUN], pages: 0, streams: false };
+        let mut run = Decoded { start, slots: [SlotId::new(0); RUN], pages: 0, leaves_soon: false };
         let (least, most) = pages.into_inner();
         while run.pages < least {
             let at = start + run.pages * PAGE_SIZE;
@@ -375,7 +380,7 @@ impl Pager {
             Brought::Gone if run.pages > 1 => {
                 let at = (fault.page - start) / PAGE_SIZE;
                 let page = &bytes[at * PAGE_SIZE..(at + 1) * PAGE_SIZE];
-                return self.give_page(left, fault, run.slots[at], page, run.streams);
+                return self.give_page(left, fault, run.slots[at], page, run.leaves_soon);
             }
             Brought::Stale => {
                 worker.decoded = Some(run);
@@ -387,7 +392,7 @@ impl Pager {
         self.budget.took(brought as i64);
         self.counters.neighbours.add(brought.saturating_sub(1) as u64);
         for (n, slot) in run.slots.iter().enumerate().take(there.min(run.pages)) {
-            self.note_back(left, fault, start + n * PAGE_SIZE, *slot, run.streams);
+            self.note_back(left, fault, start + n * PAGE_SIZE, *slot, run.leaves_soon);
         }
         if fault.page >= start + there * PAGE_SIZE {
             return Answer::Again;
@@ -401,26 +406,26 @@ impl Pager {
         fault: Fault,
         slot: SlotId,
         page: &[u8],
-        streams: bool,
+        leaves_soon: bool,
     ) -> Answer {
         let brought = self.program.bring(fault.page, page);
         if matches!(brought, Brought::All | Brought::There(_)) {
             self.give_first(fault.page, page);
-            self.note_back(left, fault, fault.page, slot, streams);
+            self.note_back(left, fault, fault.page, slot, leaves_soon);
         }
         self.brought(fault, brought, 1)
     }
 
-    /// Notes that the page at `at` came back from `slot`. The copy of a page of a stream is kept
-    /// while there is room, unless it is about to be written: it leaves again soon, and then that
-    /// costs no compression. What came back for itself may stay for long, and a copy would take the
-    /// room of other pages: but not one that another process has too. To free that frees nothing, and what is
-    /// stored instead when the page leaves again is this process's alone.
-    fn note_back(&self, left: &mut Left, fault: Fault, at: usize, slot: SlotId, streams: bool) {
+    /// Notes that the page at `at` came back from `slot`. The copy of a page that `leaves_soon` is kept
+    /// while there is room, unless it is about to be written: when it leaves, that costs no compression.
+    /// What came back for itself may stay for long, and a copy would take the room of other pages: but not
+    /// one that another process has too. To free that frees nothing, and what is stored instead when the
+    /// page leaves again is this process's alone.
+    fn note_back(&self, left: &mut Left, fault: Fault, at: usize, slot: SlotId, leaves_soon: bool) {
         let Some(cell) = self.table.get(at) else { return };
         let touched = at == fault.page;
         let is_kept = self.is_common(slot)
-            || (streams && self.budget.has_room_for_copies() && !self.is_too_dense(slot));
+            || (leaves_soon && self.budget.has_room_for_copies() && !self.is_too_dense(slot));
         if is_kept && !(touched && fault.write) {
             self.keep(cell, slot, touched);
             return;
@@ -493,8 +498,8 @@ pub(crate) struct Decoded {
     start: usize,
     slots: [SlotId; RUN],
     pages: usize,
-    /// Whether they were brought for a reader that goes on in order.
-    streams: bool,
+    /// Whether they were brought for a reader that has gone on in order for long.
+    leaves_soon: bool,
 }
 
 impl Decoded {
@@ -517,34 +522,50 @@ const READERS: usize = 32;
 /// How readers go through stored pages: in order, or here and there.
 #[derive(Debug, Default)]
 pub struct Stream {
-    /// Where the last runs of some readers ended, and how far ahead each is served.
-    ends: [(usize, usize); READERS],
+    readers: [Reader; READERS],
     next: usize,
     current: usize,
+}
+
+/// One that is followed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reader {
+    /// Where the last run brought for him ended.
+    end: usize,
+    /// Pages that he is served ahead.
+    ahead: usize,
+    /// Pages that were brought for him in order.
+    len: usize,
 }
 
 impl Stream {
     /// Pages to bring for a fault at `start`: twice as many as the last time when it goes on where
     /// a run ended, else one.
     fn ahead(&mut self, start: usize) -> usize {
-        match self.ends.iter().position(|(end, _)| *end == start) {
+        match self.readers.iter().position(|reader| reader.end == start) {
             Some(found) => {
                 self.current = found;
-                (self.ends[found].1 * 2).clamp(1, RUN)
+                (self.readers[found].ahead * 2).clamp(1, RUN)
             }
             None => {
                 self.current = self.next;
-                self.next = (self.next + 1) % self.ends.len();
-                self.ends[self.current].1 = 0;
+                self.next = (self.next + 1) % self.readers.len();
+                self.readers[self.current] = Reader::default();
                 1
             }
         }
     }
 
-    /// Notes where the run brought for that fault ended.
-    fn note(&mut self, end: usize) {
-        let (at, ahead) = &mut self.ends[self.current];
-        (*at, *ahead) = (end, (*ahead * 2).clamp(1, RUN));
+    /// Notes that `pages` were brought for that fault, and where they ended.
+    fn note(&mut self, end: usize, pages: usize) {
+        let Reader { ahead, len, .. } = self.readers[self.current];
+        self.readers[self.current] =
+            Reader { end, ahead: (ahead * 2).clamp(1, RUN), len: len + pages };
+    }
+
+    /// Whether who was served last has gone on in order for long.
+    const fn is_long(&self) -> bool {
+        self.readers[self.current].len >= LONG
     }
 }
 
@@ -552,17 +573,39 @@ impl Stream {
 mod tests {
     use super::*;
 
+    /// What is brought for a fault at `at`: where it ends, and how many pages.
+    fn read_on(stream: &mut Stream, at: usize) -> (usize, usize) {
+        let pages = stream.ahead(at);
+        let end = at + pages * PAGE_SIZE;
+        stream.note(end, pages);
+        (end, pages)
+    }
+
+    #[test]
+    fn who_goes_on_in_order_for_four_mebibytes_reads_for_long() {
+        let mut stream = Stream::default();
+        let (mut at, mut pages) = (0x1000_0000, 0);
+        while pages < LONG {
+            assert!(!stream.is_long());
+            let more;
+            (at, more) = read_on(&mut stream, at);
+            pages += more;
+        }
+        assert!(stream.is_long());
+        read_on(&mut stream, 0x8000_0000);
+        assert!(!stream.is_long(), "another one");
+        read_on(&mut stream, at);
+        assert!(stream.is_long(), "the first one again");
+    }
+
     #[test]
     fn readers_in_order_are_served_further_and_further_ahead() {
         let mut stream = Stream::default();
         let (mut one, mut two) = (0x1000_0000, 0x2000_0000);
         let mut served = [0; 8];
         for pages in &mut served {
-            *pages = stream.ahead(one);
-            one += *pages * PAGE_SIZE;
-            stream.note(one);
-            two += stream.ahead(two) * PAGE_SIZE;
-            stream.note(two);
+            (one, *pages) = read_on(&mut stream, one);
+            (two, _) = read_on(&mut stream, two);
         }
         assert_eq!(served, [1, 2, 4, 8, 16, 16, 16, 16]);
         assert_eq!(stream.ahead(0x3000_0000), 1);
@@ -571,9 +614,8 @@ mod tests {
     #[test]
     fn as_many_readers_are_followed_as_there_is_room_for() {
         let run_at = |stream: &mut Stream, at: &mut usize| {
-            let pages = stream.ahead(*at);
-            *at += pages * PAGE_SIZE;
-            stream.note(*at);
+            let pages;
+            (*at, pages) = read_on(stream, *at);
             pages
         };
         let mut stream = Stream::default();

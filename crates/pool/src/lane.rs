@@ -69,8 +69,9 @@ const LOOK_NEAR: usize = 4;
 const LOOK_FAR: usize = 2;
 /// The stock is at most a 256th of a lane's pages; in tests an 8th, to meet it more often.
 const SPARE_SHIFT: u32 = if cfg!(test) { 3 } else { 8 };
-/// But these pages at least, or a lane with few objects would back and give back all the time.
-const SPARE_LEAST: usize = if cfg!(test) { 1 } else { 8 };
+/// But these pages at least, 128 KiB: a lane of which few pages are in use would back and give back all the time, and
+/// each time interrupt whoever runs in this address space.
+const SPARE_LEAST: usize = if cfg!(test) { 1 } else { 32 };
 
 /// A lane that wastes so many pages, and more than a 32nd of its pages, is open to all.
 const MUCH: usize = 64;
