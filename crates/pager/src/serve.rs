@@ -283,7 +283,7 @@ impl Pager {
         };
         worker.stream.note(start + run.pages * PAGE_SIZE, run.pages);
         worker.locality.note_back(run.pages);
-        run.leaves_soon = streams && worker.stream.is_long();
+        run.leaves_soon = worker.stream.is_long();
         self.give_run(worker, fault, run)
     }
 
@@ -538,6 +538,13 @@ struct Reader {
     len: usize,
 }
 
+impl Reader {
+    /// Pages to serve the next time: twice as many.
+    fn further(self) -> usize {
+        (self.ahead * 2).clamp(1, RUN)
+    }
+}
+
 impl Stream {
     /// Pages to bring for a fault at `start`: twice as many as the last time when it goes on where
     /// a run ended, else one.
@@ -545,7 +552,7 @@ impl Stream {
         match self.readers.iter().position(|reader| reader.end == start) {
             Some(found) => {
                 self.current = found;
-                (self.readers[found].ahead * 2).clamp(1, RUN)
+                self.readers[found].further()
             }
             None => {
                 self.current = self.next;
@@ -558,9 +565,8 @@ impl Stream {
 
     /// Notes that `pages` were brought for that fault, and where they ended.
     fn note(&mut self, end: usize, pages: usize) {
-        let Reader { ahead, len, .. } = self.readers[self.current];
-        self.readers[self.current] =
-            Reader { end, ahead: (ahead * 2).clamp(1, RUN), len: len + pages };
+        let reader = &mut self.readers[self.current];
+        *reader = Reader { end, ahead: reader.further(), len: reader.len + pages };
     }
 
     /// Whether who was served last has gone on in order for long.
@@ -573,12 +579,12 @@ impl Stream {
 mod tests {
     use super::*;
 
-    /// What is brought for a fault at `at`: where it ends, and how many pages.
-    fn read_on(stream: &mut Stream, at: usize) -> (usize, usize) {
-        let pages = stream.ahead(at);
-        let end = at + pages * PAGE_SIZE;
-        stream.note(end, pages);
-        (end, pages)
+    /// Pages brought for a fault at `at`, which is then behind them.
+    fn read_on(stream: &mut Stream, at: &mut usize) -> usize {
+        let pages = stream.ahead(*at);
+        *at += pages * PAGE_SIZE;
+        stream.note(*at, pages);
+        pages
     }
 
     #[test]
@@ -587,14 +593,12 @@ mod tests {
         let (mut at, mut pages) = (0x1000_0000, 0);
         while pages < LONG {
             assert!(!stream.is_long());
-            let more;
-            (at, more) = read_on(&mut stream, at);
-            pages += more;
+            pages += read_on(&mut stream, &mut at);
         }
         assert!(stream.is_long());
-        read_on(&mut stream, 0x8000_0000);
+        read_on(&mut stream, &mut 0x8000_0000);
         assert!(!stream.is_long(), "another one");
-        read_on(&mut stream, at);
+        read_on(&mut stream, &mut at);
         assert!(stream.is_long(), "the first one again");
     }
 
@@ -604,8 +608,8 @@ mod tests {
         let (mut one, mut two) = (0x1000_0000, 0x2000_0000);
         let mut served = [0; 8];
         for pages in &mut served {
-            (one, *pages) = read_on(&mut stream, one);
-            (two, _) = read_on(&mut stream, two);
+            *pages = read_on(&mut stream, &mut one);
+            read_on(&mut stream, &mut two);
         }
         assert_eq!(served, [1, 2, 4, 8, 16, 16, 16, 16]);
         assert_eq!(stream.ahead(0x3000_0000), 1);
@@ -613,21 +617,16 @@ mod tests {
 
     #[test]
     fn as_many_readers_are_followed_as_there_is_room_for() {
-        let run_at = |stream: &mut Stream, at: &mut usize| {
-            let pages;
-            (*at, pages) = read_on(stream, *at);
-            pages
-        };
         let mut stream = Stream::default();
         let mut readers: Vec<usize> = (1..=READERS).map(|reader| reader << 32).collect();
         for pages in [1, 2, 4, 8] {
             for at in &mut readers {
-                assert_eq!(run_at(&mut stream, at), pages);
+                assert_eq!(read_on(&mut stream, at), pages);
             }
         }
         // One more takes the place of the first.
-        assert_eq!(run_at(&mut stream, &mut ((READERS + 1) << 32)), 1);
-        assert_eq!(run_at(&mut stream, &mut readers[1]), 16);
-        assert_eq!(run_at(&mut stream, &mut readers[0]), 1);
+        assert_eq!(read_on(&mut stream, &mut ((READERS + 1) << 32)), 1);
+        assert_eq!(read_on(&mut stream, &mut readers[1]), 16);
+        assert_eq!(read_on(&mut stream, &mut readers[0]), 1);
     }
 }
