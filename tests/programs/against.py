@@ -11,7 +11,7 @@ compresses in that file, the most of each: two runs more find the `--max-pool-pe
 kernel and the program alone take turns. Needs root: it makes swap and cgroups, and removes them.
 
     tests/programs/against.py                             the list, at half of their peaks
-    tests/programs/against.py --only sort240 --times 3 --share 0.35
+    tests/programs/against.py --only objects --times 3 --share 1,0.75,0.5,0.35,0.25,0.15
     tests/programs/against.py --against lz4,lzo-rle --json
     tests/programs/against.py --against file --only objects --away 0.5
 
@@ -22,6 +22,7 @@ ratio R".
 
 import argparse
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -35,8 +36,10 @@ from cgroup import Cgroup, CgroupError
 from program import MIB, SetupError
 from run import UNDER, Runner, machine, run_once
 from singles import singles
+from trees import trees
 
-LIST = ("objects", "java_g1", "java_serial", "node", "sort240", "cc1plus500", "sqlite", "perl", "heap_jemalloc")
+LIST = ("objects", "java_g1", "java_serial", "node", "sort240", "sort240_1", "cc1plus500", "redis_clients", "sqlite",
+        "sweep", "sweep_2", "perl", "heap", "heap_jemalloc")
 CONTROL = pathlib.Path("/sys/class/zram-control")
 PATIENCE = 900  # seconds
 SEEK = 4  # runs of the kernel's side to find its limit, at most
@@ -154,13 +157,13 @@ def fresh(cgroup):
 class Contest:
     """One program, and what each side made of it."""
 
-    def __init__(self, program, options):
-        self.program, self.options = program, options
+    def __init__(self, program, share, options):
+        self.program, self.share, self.options = program, share, options
         self.runner = Runner(options, options.work)
         if program.setup:
             program.setup(options.work)
         self.alone = run_once(program, options.work, [], PATIENCE)
-        self.wanted = int(self.alone.peak_bytes * options.share)
+        self.wanted = int(self.alone.peak_bytes * share)
 
     def is_right(self, run):
         return run.status == self.alone.status and run.compared == self.alone.compared
@@ -251,7 +254,7 @@ class Contest:
             self.keep_away(memory)
         walls["alone"], walls["octavo"], stored = self.octavo(memory)
         self.options.under = before
-        row = {"program": self.program.name, "share": self.options.share, "total_memory_bytes": memory}
+        row = {"program": self.program.name, "share": self.share, "total_memory_bytes": memory}
         for who, each in walls.items():
             row |= {f"{who}_s": number(statistics.median(each)), f"{who}_most_s": number(max(each))}
         octavo = statistics.median(walls["octavo"])
@@ -272,13 +275,17 @@ def main():
     parser.add_argument("--under", default=UNDER, help="command before each program (default: %(default)s)")
     parser.add_argument("--only", default=",".join(LIST), help="names of tests/programs/run.py, with commas")
     parser.add_argument("--times", type=int, default=5, help="runs of each side (%(default)s)")
-    parser.add_argument("--share", type=float, default=0.5, help="memory as a share of the peak (%(default)s)")
+    parser.add_argument("--share", default="0.5", help="memory as a share of the peak, or several (%(default)s)")
     parser.add_argument("--against", default="lz4", help="zram's algorithms, with commas, or 'file' (%(default)s)")
     parser.add_argument("--away", type=float, help="of what Octavo compresses, the share to be in its file")
     parser.add_argument("--work", default="/tmp/octavo-against", help="directory for data files (%(default)s)")
     parser.add_argument("--json", action="store_true", help="one object on stdout, the table on stderr")
     options = parser.parse_args()
     options.against = options.against.split(",")
+    try:
+        shares = [float(share) for share in options.share.split(",")]
+    except ValueError:
+        parser.error(f"--share is numbers with commas, as 0.75,0.5: not '{options.share}'")
     if FILE in options.against:
         if options.against != [FILE]:
             parser.error("'file' is compared by itself: Octavo has a file then too")
@@ -287,21 +294,24 @@ def main():
         parser.error("--away takes --against file")
     options.trees = options.pss = options.cgroup = False
     os.makedirs(options.work, exist_ok=True)
-    everything = {program.name: program for program in singles()}
-    out = sys.stderr if options.json else sys.stdout
-    form = "{:<16} {:>7} {:>8} {:>9} {:>9} {:>7}"
-    print(form.format("program", "MiB", "alone s", "kernel s", "octavo s", "ratio"), file=out, flush=True)
-    rows = []
-    for name in options.only.split(","):
+    # The peak of a tree is that of its largest process.
+    everything = {program.name: program for program in [*trees(), *singles()]}
+    names = options.only.split(",")
+    for name in names:
         if name not in everything:
-            parser.error(f"no program is called '{name}' (see tests/programs/run.py --list)")
+            parser.error(f"no program is called '{name}' (see tests/programs/run.py --list, and --trees)")
+    out = sys.stderr if options.json else sys.stdout
+    form = "{:<16} {:>6} {:>7} {:>8} {:>9} {:>9} {:>7}"
+    print(form.format("program", "share", "MiB", "alone s", "kernel s", "octavo s", "ratio"), file=out, flush=True)
+    rows = []
+    for name, share in itertools.product(names, shares):
         try:
-            row = Contest(everything[name], options).row()
+            row = Contest(everything[name], share, options).row()
         except (SetupError, CgroupError, OSError, subprocess.CalledProcessError) as why:
             print(f"against: {name}: {why}", file=sys.stderr)
             return 2
         rows.append(row)
-        print(form.format(name, row["total_memory_bytes"] // MIB, *map(words, (row["alone_s"], row["kernel_s"],
+        print(form.format(name, f"{share:.0%}", row["total_memory_bytes"] // MIB, *map(words, (row["alone_s"], row["kernel_s"],
                           row["octavo_s"], row["ratio"]))), file=out, flush=True)
     if options.json:
         print(json.dumps({"bench": "programs-against", "machine": machine(), "rows": rows}))

@@ -65,12 +65,12 @@ def cc1plus(count, **more):
                    files={f"{name}.s": digest}, **more)
 
 
-def sort(megabytes, **more):
+def sort(megabytes, threads=2, **more):
     """The buffer is larger than the file's memory at half: the file is larger than the limit."""
     name = f"lines{megabytes}"
     return Program(
-        f"sort{megabytes}",
-        lambda work: [need("sort", "coreutils"), "-S", f"{megabytes * 5 // 4}M", "--parallel=2", "-T", work,
+        f"sort{megabytes}" + ("" if threads == 2 else f"_{threads}"),
+        lambda work: [need("sort", "coreutils"), "-S", f"{megabytes * 5 // 4}M", f"--parallel={threads}", "-T", work,
                       "-o", f"{work}/{name}.sorted", f"{work}/{name}"],
         setup=generate(name, lines_file(megabytes)),
         files={f"{name}.sorted": digest},
@@ -97,6 +97,7 @@ def singles():
         cpython("test_signal"),
         cpython("test_faulthandler"),
         sort(240),
+        sort(240, threads=1),
         sort(80, short=True),
         cc1plus(500),
         cc1plus(100, short=True),
@@ -117,6 +118,8 @@ def singles():
         c_program("thread_ends", short=True),
         c_program("moves", short=True),
         c_program("moves_read"),
+        c_program("sweep", "384M", "1"),
+        c_program("sweep", "384M", "2", entry="sweep_2"),
         c_program("sizes", "256M", flags=("-pthread",), short=True),
         c_program("behind", "96M", short=True),
         c_program("rests", condensed=8192, short=True),

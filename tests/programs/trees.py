@@ -56,6 +56,14 @@ def redis(keys, snapshots, short=False):
                    setup=setup, files={"dumps": dumps_hold}, managed=3 + snapshots, **named("redis", short))
 
 
+def redis_clients(keys, requests):
+    def command(work):
+        need(SERVER, "redis-tools")
+        return [need("bash", "bash"), f"{HERE}/redis_clients.sh", str(keys), str(requests)]
+
+    return Program("redis_clients", command, managed=4)
+
+
 def pipeline(lines, short=False):
     return Program(command=lambda work: [need("bash", "bash"), f"{HERE}/pipeline.sh", str(lines)],
                    files={"pipeline.gz": digest}, managed=12, **named("pipeline", short))
@@ -141,6 +149,7 @@ def trees():
         gxx(100, short=True),
         redis(100_000, 5),
         redis(30_000, 2, short=True),
+        redis_clients(500_000, 300_000),
         pipeline(800_000),
         pipeline(100_000, short=True),
         pytest(30_000),
