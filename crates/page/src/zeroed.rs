@@ -4,7 +4,7 @@
 //! allocator hands out zero pages that no frame backs yet, so the table is born without a single
 //! write. In a model (`--cfg loom`) atomics are made one by one.
 
-use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use alloc::boxed::Box;
 
 /// An atomic whose zero is all zero bits.
@@ -36,7 +36,7 @@ macro_rules! zero_atomic {
     )*};
 }
 
-zero_atomic!(AtomicU32, AtomicU64);
+zero_atomic!(AtomicU8, AtomicU32, AtomicU64);
 
 #[cfg(all(test, not(loom)))]
 mod tests {

@@ -16,7 +16,7 @@ use crate::sharing::Shared;
 use octavo_ledger::ask::Ask;
 use octavo_ledger::{Ledger, Member};
 use octavo_page::PAGE_SIZE;
-use octavo_page::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use octavo_page::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use octavo_sys::task;
 
 /// Pages of 1 MiB.
@@ -45,6 +45,10 @@ pub const TIERS: usize = 4;
 /// Shares of the limit, in percent, past which the store compresses more densely.
 const DENSER_AT: [u64; TIERS - 1] = [65, 80, 88];
 
+/// The same for a program that only passes through its memory in order: more room would have it fault no less, so the
+/// store is dense only so that it fits.
+const DENSER_IN_PASSING_AT: [u64; TIERS - 1] = [82, 88, 93];
+
 /// Pages of a unit, one in so many, that must be stored in another way for it to be worth storing anew, the
 /// store being within the limit: a page that comes back and leaves again all the time would have those beside
 /// it stored anew each time. Then past it; and past it by two slacks or more.
@@ -52,6 +56,11 @@ const WORTH: [usize; 3] = [4, 8, 16];
 
 /// Share of the limit up to which it keeps copies of pages that came back.
 const COPIES: u64 = 58;
+
+/// Share of the limit that copies may take where the store takes more than that without any, for a program that only
+/// passes through its memory in order: room for pages is worth nothing to it, and there is little. Where there is
+/// more, the copies would be in its way for long, once it turns to other ways.
+const COPIES_IN_PASSING: u64 = 6;
 
 /// What there is beside the store at least where it is shrunk: what stays resident, and as much again as
 /// keeps the program going, and the memory that is written from.
@@ -76,6 +85,8 @@ pub struct Budget {
     aside: AtomicI64,
     /// What stays resident whatever the limit.
     least: AtomicU64,
+    /// Whether the program only passes through its memory in order, as far as is known: while it is filled, too.
+    only_passes: AtomicBool,
 }
 
 impl Budget {
@@ -98,6 +109,7 @@ impl Budget {
             copies: AtomicI64::new(0),
             aside: AtomicI64::new(0),
             least: AtomicU64::new(FLOOR),
+            only_passes: AtomicBool::new(true),
         }
     }
 
@@ -200,6 +212,11 @@ impl Budget {
         self.aside.fetch_add(more, Ordering::Relaxed);
     }
 
+    /// Notes whether the program only passes through its memory in order.
+    pub fn only_passes(&self, passes: bool) {
+        self.only_passes.store(passes, Ordering::Relaxed);
+    }
+
     /// Whether there are pages that were taken and are still to be stored.
     #[must_use]
     pub fn has_aside(&self) -> bool {
@@ -232,7 +249,9 @@ impl Budget {
     #[must_use]
     pub fn density(&self) -> usize {
         let essential = self.essential();
-        DENSER_AT.iter().filter(|percent| essential * 100 > self.limit() * **percent).count()
+        let passes = self.only_passes.load(Ordering::Relaxed);
+        let marks = if passes { DENSER_IN_PASSING_AT } else { DENSER_AT };
+        marks.iter().filter(|percent| essential * 100 > self.limit() * **percent).count()
     }
 
     /// Pages of a unit, one in so many, that must be stored less densely for it to be worth storing anew.
@@ -265,7 +284,15 @@ impl Budget {
     /// Whether there is room for compressed copies of pages that are in the program.
     #[must_use]
     pub fn has_room_for_copies(&self) -> bool {
-        self.stored_here() * 100 < self.limit() * COPIES
+        let of_limit = |percent: u64| self.limit() * percent / 100;
+        let essential = self.essential();
+        let passes = self.only_passes.load(Ordering::Relaxed);
+        let most = if passes && essential > of_limit(COPIES) {
+            (essential + of_limit(COPIES_IN_PASSING)).min(of_limit(DENSER_IN_PASSING_AT[0]))
+        } else {
+            of_limit(COPIES)
+        };
+        self.stored_here() < most
     }
 
     /// Whether the program has more resident than what stays.
@@ -372,11 +399,30 @@ mod tests {
     #[test]
     fn what_the_store_takes_is_not_the_programs() {
         let budget = Budget::new(32 * MIB);
+        budget.only_passes(false);
         budget.measured(20 * MIB);
         budget.stores(10 * MIB, 0, 100 * MIB);
         assert!(budget.above_floor() && budget.density() == 0);
         budget.stores(22 * MIB, 0, 100 * MIB);
         assert!(!budget.above_floor() && budget.density() == 1);
+    }
+
+    #[test]
+    fn for_a_program_that_only_passes_the_store_is_dense_later_and_keeps_copies_for_longer() {
+        let budget = Budget::new(512 * MIB);
+        let at = |stored: u64, passes| {
+            budget.only_passes(passes);
+            budget.stores(stored * MIB, 0, 2000 * MIB);
+            (budget.density(), budget.has_room_for_copies())
+        };
+        assert_eq!([at(290, false), at(290, true)], [(0, true), (0, true)]);
+        assert_eq!([at(350, false), at(350, true)], [(1, false), (0, true)]);
+        assert_eq!([at(430, false), at(430, true)], [(2, false), (1, false)]);
+        // Of 350 MiB so many are copies: 24 are less than 6% of the limit, 35 are more.
+        budget.copies(140 * MIB as i64);
+        assert_eq!(at(350, true), (0, true));
+        budget.copies(60 * MIB as i64);
+        assert_eq!(at(350, true), (0, false));
     }
 
     #[test]

@@ -23,11 +23,10 @@ use crate::condense::{AT_EASE, FOR_A_FAULT};
 use crate::pager::{Pager, Worker};
 use crate::program::{BATCH, Staging};
 use crate::regions::{Regions, Span};
-use crate::serve::WARM;
 use crate::sharing::{self, Shared};
 use crate::shrink::Shrunk;
 use crate::start::{self, PINS};
-use crate::table::{Place, Word};
+use crate::table::{Place, WARM, Word};
 use core::time::Duration;
 use octavo_page::sync::atomic::{AtomicU32, Ordering};
 use octavo_page::sync::{Mutex, MutexGuard};
@@ -561,6 +560,9 @@ impl Pager {
         let scan = self.program.taken(staging, taken.pages, |at| {
             let address = staging.address_of(at);
             let Some(cell) = self.table.get(address) else { return };
+            if let Some(past) = self.table.past(address) {
+                past.leave();
+            }
             match cell.load().place() {
                 Place::Fresh | Place::Leaving => self.give_zeros_first(address),
                 // Brought back by half: an event came in between.
@@ -631,6 +633,7 @@ impl Pager {
                 None
             };
             if let Some(start) = present {
+                self.table.pass(region.start..start);
                 swept.passed += start - region.start;
                 let aligned = (start / (BATCH * PAGE_SIZE) + 1) * BATCH * PAGE_SIZE;
                 // Not through a unit.
@@ -639,6 +642,7 @@ impl Pager {
             }
             let passed = if mapping.span.start >= region.end { region.end } else { end };
             sweep.at = passed.max(region.start + PAGE_SIZE);
+            self.table.pass(region.start..sweep.at);
             swept.passed += sweep.at - region.start;
         }
         None
@@ -657,6 +661,7 @@ impl Pager {
         let mut pick = Pick { span: range.clone(), stays: [false; BATCH] };
         let mut hot = 0;
         let too_hot = if one_by_one { 1 } else { WARM + 1 };
+        self.table.pass(range.clone());
         self.table.for_each(range.clone(), |at, cell| {
             let word = cell.load();
             if word == Word::FRESH {

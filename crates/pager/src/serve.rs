@@ -16,8 +16,10 @@ use crate::changes::overlap;
 use crate::evict::Evicted;
 use crate::heir;
 use crate::pager::{Left, Pager, Worker};
+use crate::past::Past;
 use crate::program::Brought;
 use crate::regions::Span;
+use crate::stream::{Ahead, Order};
 use crate::table::{Cell, HOTTEST, Place, Word};
 use core::ops::RangeInclusive;
 use core::time::Duration;
@@ -26,10 +28,6 @@ use octavo_page::sync::atomic::Ordering;
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
 use octavo_store::{Form, GetError, UnitInfo};
 use octavo_sys::task;
-
-/// The heat of a page that came back from the store. One that was touched while it was still parked
-/// is the hottest: it was in use all the time.
-pub const WARM: u32 = 1;
 
 /// Fresh pages given at once to a writer that goes on in order, at most.
 const AHEAD: usize = 16;
@@ -40,14 +38,6 @@ const STEPS: u32 = 4;
 
 /// An evictor unshares a batch of pages in some such time.
 const UNSHARED_WITHIN: Duration = Duration::from_micros(100);
-
-/// Pages ahead from which on a reader counts as one that goes on in order.
-const STREAMS: usize = 4;
-
-/// Pages in order from which on the copies of what such a reader brings are kept, 4 MiB: he is not back before it is
-/// evicted, so room for pages is worth nothing to him. Who goes on in order for less, as a collector does through a
-/// block of a heap, is back soon, and a copy takes the room of a page that would still be there.
-const LONG: usize = 1024;
 
 /// One fault in so many is timed: reading the clock is a system call.
 const TIMED: u64 = 8;
@@ -241,6 +231,10 @@ impl Pager {
         let parked = Word::new(Place::Parked(at));
         let answer = self.brought(fault, self.program.bring(fault.page, self.parked_page(at)), 1);
         self.give_first(fault.page, self.parked_page(at));
+        if matches!(answer, Answer::Done(_)) {
+            // It was in use all the time.
+            let _ = self.heat_of(fault.page);
+        }
         if matches!(answer, Answer::Done(_))
             && let Some(cell) = self.table.get(fault.page)
             && cell.change(parked, Word::FRESH.heated(HOTTEST)).is_err()
@@ -248,9 +242,14 @@ impl Pager {
             && let Place::Stored(slot) = word.place()
         {
             // The evictor was faster: what it stored is what we brought.
-            self.keep(cell, slot, true);
+            self.keep(cell, slot, HOTTEST);
         }
         answer
+    }
+
+    /// The heat of a page that is back because it was asked for.
+    fn heat_of(&self, page: usize) -> u32 {
+        self.table.past(page).map_or(0, Past::come_back)
     }
 
     /// Brings a stored page with the rest of its unit, which is decoded anyway; and for a reader
@@ -269,22 +268,59 @@ impl Pager {
         };
         let before = (0..wanted).rev().take_while(along).count();
         let first = fault.page - before * PAGE_SIZE;
-        let ahead = worker.stream.ahead(first);
-        let streams = ahead >= STREAMS;
-        let (start, pages) = if self.comes_alone(worker, fault.page, &unit, streams) {
+        let ahead = worker.stream.follow(first);
+        let (start, pages) = if self.comes_alone(worker, fault.page, &unit, ahead.is_orderly()) {
             (fault.page, 1..=1)
         } else {
-            (first, ahead.max(before + 1)..=RUN)
+            let run = if ahead.is_run() { ahead.pages } else { 1 };
+            (first, run.max(before + 1)..=RUN)
         };
         let mut run = match self.decode_run(worker, start, pages) {
             Ok(run) => run,
             Err(GetError::Empty { .. }) => return Answer::Again,
             Err(_) => return self.give_alone(worker, fault, slot),
         };
-        worker.stream.note(start + run.pages * PAGE_SIZE, run.pages);
         worker.locality.note_back(run.pages);
-        run.leaves_soon = worker.stream.is_long();
-        self.give_run(worker, fault, run)
+        if ahead.is_run() {
+            worker.stream.note_run(run.span());
+            run.order = worker.stream.order();
+            self.note_order(worker);
+            return self.give_run(worker, fault, run);
+        }
+        let last = ahead.behind(fault.page).last().unwrap_or(fault.page);
+        worker.stream.note(last, ahead.pages);
+        run.order = worker.stream.order();
+        self.note_order(worker);
+        let answer = self.give_run(worker, fault, run);
+        if matches!(answer, Answer::Done(_)) {
+            self.give_steps(worker, fault, ahead);
+        }
+        answer
+    }
+
+    /// Brings what lies ahead of a reader who goes on in steps, as far as that is simple: the rest can wait for its own
+    /// fault.
+    fn give_steps(&self, worker: &mut Worker, fault: Fault, ahead: Ahead) {
+        for page in ahead.behind(fault.page) {
+            if worker.left.is_full() {
+                self.free_left(worker);
+            }
+            let Ok(mut run) = self.decode_run(worker, page, 1..=1) else { continue };
+            run.order = worker.stream.order();
+            let beside = Fault { page, write: false, thread: fault.thread };
+            if !matches!(self.give_run(worker, beside, run), Answer::Done(_)) {
+                worker.decoded = None;
+                break;
+            }
+            self.counters.neighbours.add(1);
+        }
+    }
+
+    /// Tells the budget, now and then, whether all that comes back is for who reads in order for long.
+    fn note_order(&self, worker: &mut Worker) {
+        if let Some(all_long) = worker.stream.is_all_long() {
+            self.budget.only_passes(all_long);
+        }
     }
 
     /// What was decoded for `page` and could not be brought: the time between two events may be too short to decode
@@ -329,7 +365,8 @@ impl Pager {
         start: usize,
         pages: RangeInclusive<usize>,
     ) -> Result<Decoded, GetError> {
-        let mut run = Decoded { start, slots: [SlotId::new(0); RUN], pages: 0, leaves_soon: false };
+        let mut run =
+            Decoded { start, slots: [SlotId::new(0); RUN], pages: 0, order: Order::Jumps };
         let (least, most) = pages.into_inner();
         while run.pages < least {
             let at = start + run.pages * PAGE_SIZE;
@@ -380,7 +417,7 @@ impl Pager {
             Brought::Gone if run.pages > 1 => {
                 let at = (fault.page - start) / PAGE_SIZE;
                 let page = &bytes[at * PAGE_SIZE..(at + 1) * PAGE_SIZE];
-                return self.give_page(left, fault, run.slots[at], page, run.leaves_soon);
+                return self.give_page(left, fault, run.slots[at], page, run.order);
             }
             Brought::Stale => {
                 worker.decoded = Some(run);
@@ -392,7 +429,8 @@ impl Pager {
         self.budget.took(brought as i64);
         self.counters.neighbours.add(brought.saturating_sub(1) as u64);
         for (n, slot) in run.slots.iter().enumerate().take(there.min(run.pages)) {
-            self.note_back(left, fault, start + n * PAGE_SIZE, *slot, run.leaves_soon);
+            let at = start + n * PAGE_SIZE;
+            self.note_back(left, fault, at, *slot, run.order);
         }
         if fault.page >= start + there * PAGE_SIZE {
             return Answer::Again;
@@ -406,31 +444,34 @@ impl Pager {
         fault: Fault,
         slot: SlotId,
         page: &[u8],
-        leaves_soon: bool,
+        order: Order,
     ) -> Answer {
         let brought = self.program.bring(fault.page, page);
         if matches!(brought, Brought::All | Brought::There(_)) {
             self.give_first(fault.page, page);
-            self.note_back(left, fault, fault.page, slot, leaves_soon);
+            self.note_back(left, fault, fault.page, slot, order);
         }
         self.brought(fault, brought, 1)
     }
 
-    /// Notes that the page at `at` came back from `slot`. The copy of a page that `leaves_soon` is kept
-    /// while there is room, unless it is about to be written: when it leaves, that costs no compression.
+    /// Notes that the page at `at` came back from `slot`. For who reads in order for long the copy is kept
+    /// while there is room, unless the page is about to be written: when it leaves, that costs no compression.
     /// What came back for itself may stay for long, and a copy would take the room of other pages: but not
     /// one that another process has too. To free that frees nothing, and what is stored instead when the
     /// page leaves again is this process's alone.
-    fn note_back(&self, left: &mut Left, fault: Fault, at: usize, slot: SlotId, leaves_soon: bool) {
+    fn note_back(&self, left: &mut Left, fault: Fault, at: usize, slot: SlotId, order: Order) {
         let Some(cell) = self.table.get(at) else { return };
         let touched = at == fault.page;
         let is_kept = self.is_common(slot)
-            || (leaves_soon && self.budget.has_room_for_copies() && !self.is_too_dense(slot));
+            || (order == Order::Long
+                && self.budget.has_room_for_copies()
+                && !self.is_too_dense(slot));
+        let heat = if touched && order == Order::Jumps { self.heat_of(at) } else { 0 };
         if is_kept && !(touched && fault.write) {
-            self.keep(cell, slot, touched);
+            self.keep(cell, slot, heat);
             return;
         }
-        let back = if touched { Word::FRESH.heated(WARM) } else { Word::FRESH };
+        let back = Word::FRESH.heated(heat);
         if cell.change(Word::new(Place::Stored(slot)), back).is_ok() {
             left.push(slot);
         }
@@ -449,9 +490,8 @@ impl Pager {
         self.budget.shares_store() && self.store.is_older_than_fork(slot)
     }
 
-    fn keep(&self, cell: Cell<'_>, slot: SlotId, touched: bool) {
-        let kept = Word::new(Place::Kept(slot));
-        let kept = if touched { kept.heated(WARM) } else { kept };
+    fn keep(&self, cell: Cell<'_>, slot: SlotId, heat: u32) {
+        let kept = Word::new(Place::Kept(slot)).heated(heat);
         if cell.change(Word::new(Place::Stored(slot)), kept).is_ok() {
             self.budget.copies(1);
         }
@@ -462,7 +502,7 @@ impl Pager {
         match self.store.get(&mut worker.scratch, slot, &mut worker.page) {
             Ok(()) => {
                 let Worker { page, left, .. } = worker;
-                self.give_page(left, fault, slot, page, false)
+                self.give_page(left, fault, slot, page, Order::Jumps)
             }
             Err(GetError::Empty { .. }) => Answer::Again,
             Err(GetError::Lost { lost, .. }) => self.lose(fault, slot, Some(lost)),
@@ -498,8 +538,8 @@ pub(crate) struct Decoded {
     start: usize,
     slots: [SlotId; RUN],
     pages: usize,
-    /// Whether they were brought for a reader that has gone on in order for long.
-    leaves_soon: bool,
+    /// How the one reads whom they are for.
+    order: Order,
 }
 
 impl Decoded {
@@ -512,121 +552,5 @@ impl Worker {
     /// Whether it has pages of `span` that are still to be brought.
     pub(crate) fn has_decoded(&self, span: &Span) -> bool {
         self.decoded.as_ref().is_some_and(|run| overlap(&run.span(), span))
-    }
-}
-
-/// Readers that are followed at once. A fault elsewhere takes the place of the one that was first noted, so there are
-/// to be more than threads that read in order: of eight, with room for four, each was taken for one that jumps.
-const READERS: usize = 32;
-
-/// How readers go through stored pages: in order, or here and there.
-#[derive(Debug, Default)]
-pub struct Stream {
-    readers: [Reader; READERS],
-    next: usize,
-    current: usize,
-}
-
-/// One that is followed.
-#[derive(Clone, Copy, Debug, Default)]
-struct Reader {
-    /// Where the last run brought for him ended.
-    end: usize,
-    /// Pages that he is served ahead.
-    ahead: usize,
-    /// Pages that were brought for him in order.
-    len: usize,
-}
-
-impl Reader {
-    /// Pages to serve the next time: twice as many.
-    fn further(self) -> usize {
-        (self.ahead * 2).clamp(1, RUN)
-    }
-}
-
-impl Stream {
-    /// Pages to bring for a fault at `start`: twice as many as the last time when it goes on where
-    /// a run ended, else one.
-    fn ahead(&mut self, start: usize) -> usize {
-        match self.readers.iter().position(|reader| reader.end == start) {
-            Some(found) => {
-                self.current = found;
-                self.readers[found].further()
-            }
-            None => {
-                self.current = self.next;
-                self.next = (self.next + 1) % self.readers.len();
-                self.readers[self.current] = Reader::default();
-                1
-            }
-        }
-    }
-
-    /// Notes that `pages` were brought for that fault, and where they ended.
-    fn note(&mut self, end: usize, pages: usize) {
-        let reader = &mut self.readers[self.current];
-        *reader = Reader { end, ahead: reader.further(), len: reader.len + pages };
-    }
-
-    /// Whether who was served last has gone on in order for long.
-    const fn is_long(&self) -> bool {
-        self.readers[self.current].len >= LONG
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Pages brought for a fault at `at`, which is then behind them.
-    fn read_on(stream: &mut Stream, at: &mut usize) -> usize {
-        let pages = stream.ahead(*at);
-        *at += pages * PAGE_SIZE;
-        stream.note(*at, pages);
-        pages
-    }
-
-    #[test]
-    fn who_goes_on_in_order_for_four_mebibytes_reads_for_long() {
-        let mut stream = Stream::default();
-        let (mut at, mut pages) = (0x1000_0000, 0);
-        while pages < LONG {
-            assert!(!stream.is_long());
-            pages += read_on(&mut stream, &mut at);
-        }
-        assert!(stream.is_long());
-        read_on(&mut stream, &mut 0x8000_0000);
-        assert!(!stream.is_long(), "another one");
-        read_on(&mut stream, &mut at);
-        assert!(stream.is_long(), "the first one again");
-    }
-
-    #[test]
-    fn readers_in_order_are_served_further_and_further_ahead() {
-        let mut stream = Stream::default();
-        let (mut one, mut two) = (0x1000_0000, 0x2000_0000);
-        let mut served = [0; 8];
-        for pages in &mut served {
-            *pages = read_on(&mut stream, &mut one);
-            read_on(&mut stream, &mut two);
-        }
-        assert_eq!(served, [1, 2, 4, 8, 16, 16, 16, 16]);
-        assert_eq!(stream.ahead(0x3000_0000), 1);
-    }
-
-    #[test]
-    fn as_many_readers_are_followed_as_there_is_room_for() {
-        let mut stream = Stream::default();
-        let mut readers: Vec<usize> = (1..=READERS).map(|reader| reader << 32).collect();
-        for pages in [1, 2, 4, 8] {
-            for at in &mut readers {
-                assert_eq!(read_on(&mut stream, at), pages);
-            }
-        }
-        // One more takes the place of the first.
-        assert_eq!(read_on(&mut stream, &mut ((READERS + 1) << 32)), 1);
-        assert_eq!(read_on(&mut stream, &mut readers[1]), 16);
-        assert_eq!(read_on(&mut stream, &mut readers[0]), 1);
     }
 }

@@ -6,9 +6,8 @@
 use crate::evict::Batch;
 use crate::pager::{Pager, Tier, Worker};
 use crate::program::Brought;
-use crate::serve::WARM;
 use crate::start;
-use crate::table::{Place, Word};
+use crate::table::{Place, WARM, Word};
 use octavo_page::sync::atomic::Ordering;
 use octavo_page::{PAGE_SIZE, SlotId, Unit};
 use octavo_store::{How, PutError};

@@ -13,13 +13,16 @@
 //!           10 Kept     present, and a slot holds what it was when it came back
 //!           11 Parked   taken out, uncompressed, in a place of the staging area
 //! ```
+//! Beside each word is a byte for the page's [past](crate::past).
+//!
 //! Root and leaves are reserved at start and cost memory only where they are touched. Words change
 //! by compare-and-swap, since a server that brings a page back and an evictor that stores it may
 //! finish at the same time; the one who comes second sees that and undoes its own part.
 
+use crate::past::Past;
 use alloc::boxed::Box;
 use core::ops::Range;
-use octavo_page::sync::atomic::{AtomicU32, Ordering};
+use octavo_page::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use octavo_page::zeroed::ZeroAtomic;
 use octavo_page::{PAGE_SHIFT, PAGE_SIZE, SlotId};
 
@@ -36,6 +39,9 @@ const HEAT: u32 = 0b11 << HEAT_SHIFT;
 const DENSE: u32 = 1 << 27;
 const NUMBER: u32 = DENSE - 1;
 const LEAVING: u32 = 1;
+
+/// The heat of a page of which no more is known than that it was used.
+pub const WARM: u32 = 1;
 
 /// The heat of the hottest pages.
 pub const HOTTEST: u32 = 0b11;
@@ -174,6 +180,7 @@ pub struct Table {
     /// Number of the leaf plus one, or 0.
     root: Box<[AtomicU32]>,
     leaves: Box<[AtomicU32]>,
+    pasts: Box<[AtomicU8]>,
     next: AtomicU32,
 }
 
@@ -184,6 +191,7 @@ impl Table {
         Self {
             root: AtomicU32::table(ROOT_LEN),
             leaves: AtomicU32::table(max_leaves * LEAF_PAGES),
+            pasts: AtomicU8::table(max_leaves * LEAF_PAGES),
             next: AtomicU32::new(0),
         }
     }
@@ -191,8 +199,18 @@ impl Table {
     /// The cell of the page at `address`, if anything was ever noted near it.
     #[must_use]
     pub fn get(&self, address: usize) -> Option<Cell<'_>> {
+        self.leaves.get(self.index(address)?).map(Cell)
+    }
+
+    /// The past of the page at `address`, if anything was ever noted near it.
+    #[must_use]
+    pub fn past(&self, address: usize) -> Option<Past<'_>> {
+        self.pasts.get(self.index(address)?).map(Past)
+    }
+
+    fn index(&self, address: usize) -> Option<usize> {
         let leaf = self.root.get(address >> LEAF_SHIFT)?.load(Ordering::Acquire).checked_sub(1)?;
-        self.leaves.get(leaf as usize * LEAF_PAGES + leaf_index(address)).map(Cell)
+        Some(leaf as usize * LEAF_PAGES + leaf_index(address))
     }
 
     /// The word of the page at `address`.
@@ -230,6 +248,19 @@ impl Table {
                 }
                 None => at = ((at >> LEAF_SHIFT) + 1) << LEAF_SHIFT,
             }
+        }
+    }
+
+    /// Notes that the sweep came by all pages of `span`.
+    pub fn pass(&self, span: Range<usize>) {
+        let mut at = span.start;
+        while at < span.end {
+            let next = (((at >> LEAF_SHIFT) + 1) << LEAF_SHIFT).min(span.end);
+            if let Some(first) = self.index(at) {
+                let pages = (next - at).div_ceil(PAGE_SIZE);
+                self.pasts[first..first + pages].iter().for_each(|past| Past(past).pass());
+            }
+            at = next;
         }
     }
 
@@ -294,6 +325,24 @@ mod tests {
             let noted: std::collections::BTreeMap<_, _> =
                 pages.iter().filter(|p| *p.1 != Word::FRESH).map(|(p, w)| (*p, *w)).collect();
             prop_assert_eq!(found, noted);
+        }
+
+        #[test]
+        fn the_sweep_passes_just_the_pages_of_a_span(
+            pages in proptest::collection::btree_set(0usize..1 << 14, 1..40), span in (0usize..1 << 14, 0usize..1 << 14)
+        ) {
+            let table = Table::new(8);
+            let past = |page: &usize| {
+                table.get_or_make(page << PAGE_SHIFT).expect("8 leaves suffice");
+                table.past(page << PAGE_SHIFT).expect("beside its word")
+            };
+            pages.iter().for_each(|page| past(page).leave());
+            let span = span.0.min(span.1)..span.0.max(span.1);
+            table.pass(span.start << PAGE_SHIFT..span.end << PAGE_SHIFT);
+            for page in &pages {
+                let heat = past(page).come_back();
+                prop_assert_eq!(heat == 0, span.contains(page), "page {}", page);
+            }
         }
     }
 
