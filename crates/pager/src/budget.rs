@@ -46,8 +46,8 @@ pub const TIERS: usize = 4;
 const DENSER_AT: [u64; TIERS - 1] = [65, 80, 88];
 
 /// The same for a program that only passes through its memory in order: more room would have it fault no less, so the
-/// store is dense only so that it fits.
-const DENSER_IN_PASSING_AT: [u64; TIERS - 1] = [82, 88, 93];
+/// store is dense only so that it fits. Of a small limit the first of these leaves too little beside the store.
+const DENSER_IN_PASSING_AT: [u64; TIERS - 1] = [87, 91, 94];
 
 /// Pages of a unit, one in so many, that must be stored in another way for it to be worth storing anew, the
 /// store being within the limit: a page that comes back and leaves again all the time would have those beside
@@ -212,6 +212,13 @@ impl Budget {
         self.aside.fetch_add(more, Ordering::Relaxed);
     }
 
+    /// Whether room for pages is worth nothing, and there is some for the store.
+    fn is_passed_through(&self) -> bool {
+        let [first, ..] = DENSER_IN_PASSING_AT;
+        let beside = self.limit() * (100 - first) / 100;
+        self.only_passes.load(Ordering::Relaxed) && beside >= BESIDE
+    }
+
     /// Notes whether the program only passes through its memory in order.
     pub fn only_passes(&self, passes: bool) {
         self.only_passes.store(passes, Ordering::Relaxed);
@@ -249,8 +256,7 @@ impl Budget {
     #[must_use]
     pub fn density(&self) -> usize {
         let essential = self.essential();
-        let passes = self.only_passes.load(Ordering::Relaxed);
-        let marks = if passes { DENSER_IN_PASSING_AT } else { DENSER_AT };
+        let marks = if self.is_passed_through() { DENSER_IN_PASSING_AT } else { DENSER_AT };
         marks.iter().filter(|percent| essential * 100 > self.limit() * **percent).count()
     }
 
@@ -286,9 +292,8 @@ impl Budget {
     pub fn has_room_for_copies(&self) -> bool {
         let of_limit = |percent: u64| self.limit() * percent / 100;
         let essential = self.essential();
-        let passes = self.only_passes.load(Ordering::Relaxed);
-        let most = if passes && essential > of_limit(COPIES) {
-            (essential + of_limit(COPIES_IN_PASSING)).min(of_limit(DENSER_IN_PASSING_AT[0]))
+        let most = if self.is_passed_through() && essential > of_limit(COPIES) {
+            (essential + of_limit(COPIES_IN_PASSING)).min(self.limit() - BESIDE)
         } else {
             of_limit(COPIES)
         };
@@ -417,12 +422,18 @@ mod tests {
         };
         assert_eq!([at(290, false), at(290, true)], [(0, true), (0, true)]);
         assert_eq!([at(350, false), at(350, true)], [(1, false), (0, true)]);
-        assert_eq!([at(430, false), at(430, true)], [(2, false), (1, false)]);
+        assert_eq!([at(430, false), at(430, true)], [(2, false), (0, true)]);
+        assert_eq!([at(450, true), at(495, true)], [(1, true), (3, true)]);
         // Of 350 MiB so many are copies: 24 are less than 6% of the limit, 35 are more.
         budget.copies(140 * MIB as i64);
         assert_eq!(at(350, true), (0, true));
         budget.copies(60 * MIB as i64);
         assert_eq!(at(350, true), (0, false));
+        // Beside so much of a small limit there is not what keeps the program going.
+        let small = Budget::new(64 * MIB);
+        small.only_passes(true);
+        small.stores(45 * MIB, 0, 100 * MIB);
+        assert_eq!((small.density(), small.has_room_for_copies()), (1, false));
     }
 
     #[test]
