@@ -120,6 +120,7 @@ def singles():
         c_program("moves_read"),
         c_program("sweep", "384M", "1"),
         c_program("sweep", "384M", "2", entry="sweep_2"),
+        c_program("sweep", "96M", "2", entry="sweep_short", short=True),
         c_program("sizes", "256M", flags=("-pthread",), short=True),
         c_program("behind", "96M", short=True),
         c_program("rests", condensed=8192, short=True),
