@@ -6,8 +6,9 @@ keys=$1 requests=$2
 socket=$(mktemp -u "$TMPDIR/redis-XXXXXX")
 # The same file as redis-server, in the package that starts no service.
 (exec -a redis-server redis-check-rdb --port 0 --unixsocket "$socket" --save '' --enable-debug-command yes >/dev/null) &
+server=$!
 call() { redis-cli -s "$socket" "$@"; }
-until call ping >/dev/null 2>&1; do sleep 0.01; done
+until call ping >/dev/null 2>&1; do kill -0 $server; sleep 0.01; done
 call eval '
     local x = 1
     for i = 0, ARGV[1] - 1 do

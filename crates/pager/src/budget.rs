@@ -290,14 +290,14 @@ impl Budget {
     /// Whether there is room for compressed copies of pages that are in the program.
     #[must_use]
     pub fn has_room_for_copies(&self) -> bool {
-        let of_limit = |percent: u64| self.limit() * percent / 100;
+        let (limit, stored) = (self.limit(), self.stored_here());
+        let of_limit = |percent: u64| limit * percent / 100;
+        if stored < of_limit(COPIES) {
+            return true;
+        }
         let essential = self.essential();
-        let most = if self.is_passed_through() && essential > of_limit(COPIES) {
-            (essential + of_limit(COPIES_IN_PASSING)).min(self.limit() - BESIDE)
-        } else {
-            of_limit(COPIES)
-        };
-        self.stored_here() < most
+        let most = (essential + of_limit(COPIES_IN_PASSING)).min(limit.saturating_sub(BESIDE));
+        self.is_passed_through() && essential > of_limit(COPIES) && stored < most
     }
 
     /// Whether the program has more resident than what stays.

@@ -560,9 +560,7 @@ impl Pager {
         let scan = self.program.taken(staging, taken.pages, |at| {
             let address = staging.address_of(at);
             let Some(cell) = self.table.get(address) else { return };
-            if let Some(past) = self.table.past(address) {
-                past.leave();
-            }
+            cell.past().leave();
             match cell.load().place() {
                 Place::Fresh | Place::Leaving => self.give_zeros_first(address),
                 // Brought back by half: an event came in between.
@@ -633,8 +631,7 @@ impl Pager {
                 None
             };
             if let Some(start) = present {
-                self.table.pass(region.start..start);
-                swept.passed += start - region.start;
+                self.pass_over(region.start..start, swept);
                 let aligned = (start / (BATCH * PAGE_SIZE) + 1) * BATCH * PAGE_SIZE;
                 // Not through a unit.
                 let last = (start + room * PAGE_SIZE) & !(Unit::MAX.bytes() - 1);
@@ -642,10 +639,15 @@ impl Pager {
             }
             let passed = if mapping.span.start >= region.end { region.end } else { end };
             sweep.at = passed.max(region.start + PAGE_SIZE);
-            self.table.pass(region.start..sweep.at);
-            swept.passed += sweep.at - region.start;
+            self.pass_over(region.start..sweep.at, swept);
         }
         None
+    }
+
+    /// Notes that the sweep came by `span`, of which no page is there to be taken.
+    fn pass_over(&self, span: Span, swept: &mut Swept) {
+        swept.passed += span.len();
+        self.table.pass(span);
     }
 
     /// Pages that other processes have too, where they are not worth taking.
@@ -661,8 +663,8 @@ impl Pager {
         let mut pick = Pick { span: range.clone(), stays: [false; BATCH] };
         let mut hot = 0;
         let too_hot = if one_by_one { 1 } else { WARM + 1 };
-        self.table.pass(range.clone());
         self.table.for_each(range.clone(), |at, cell| {
+            cell.past().pass();
             let word = cell.load();
             if word == Word::FRESH {
                 return;

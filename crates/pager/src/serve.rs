@@ -16,7 +16,6 @@ use crate::changes::overlap;
 use crate::evict::Evicted;
 use crate::heir;
 use crate::pager::{Left, Pager, Worker};
-use crate::past::Past;
 use crate::program::Brought;
 use crate::regions::Span;
 use crate::stream::{Ahead, Order};
@@ -231,25 +230,19 @@ impl Pager {
         let parked = Word::new(Place::Parked(at));
         let answer = self.brought(fault, self.program.bring(fault.page, self.parked_page(at)), 1);
         self.give_first(fault.page, self.parked_page(at));
-        if matches!(answer, Answer::Done(_)) {
-            // It was in use all the time.
-            let _ = self.heat_of(fault.page);
-        }
         if matches!(answer, Answer::Done(_))
             && let Some(cell) = self.table.get(fault.page)
-            && cell.change(parked, Word::FRESH.heated(HOTTEST)).is_err()
-            && let word = cell.load()
-            && let Place::Stored(slot) = word.place()
         {
-            // The evictor was faster: what it stored is what we brought.
-            self.keep(cell, slot, HOTTEST);
+            // It was in use all the time.
+            let _ = cell.past().come_back();
+            if cell.change(parked, Word::FRESH.heated(HOTTEST)).is_err()
+                && let Place::Stored(slot) = cell.load().place()
+            {
+                // The evictor was faster: what it stored is what we brought.
+                self.keep(cell, slot, HOTTEST);
+            }
         }
         answer
-    }
-
-    /// The heat of a page that is back because it was asked for.
-    fn heat_of(&self, page: usize) -> u32 {
-        self.table.past(page).map_or(0, Past::come_back)
     }
 
     /// Brings a stored page with the rest of its unit, which is decoded anyway; and for a reader
@@ -281,18 +274,16 @@ impl Pager {
             Err(_) => return self.give_alone(worker, fault, slot),
         };
         worker.locality.note_back(run.pages);
-        if ahead.is_run() {
-            worker.stream.note_run(run.span());
-            run.order = worker.stream.order();
-            self.note_order(worker);
-            return self.give_run(worker, fault, run);
-        }
-        let last = ahead.behind(fault.page).last().unwrap_or(fault.page);
-        worker.stream.note(last, ahead.pages);
+        let (last, pages) = if ahead.is_run() {
+            (run.span().end - PAGE_SIZE, run.pages)
+        } else {
+            (ahead.behind(fault.page).last().unwrap_or(fault.page), ahead.pages)
+        };
+        worker.stream.note(last, pages);
         run.order = worker.stream.order();
         self.note_order(worker);
         let answer = self.give_run(worker, fault, run);
-        if matches!(answer, Answer::Done(_)) {
+        if !ahead.is_run() && matches!(answer, Answer::Done(_)) {
             self.give_steps(worker, fault, ahead);
         }
         answer
@@ -466,7 +457,8 @@ impl Pager {
             || (order == Order::Long
                 && self.budget.has_room_for_copies()
                 && !self.is_too_dense(slot));
-        let heat = if touched && order == Order::Jumps { self.heat_of(at) } else { 0 };
+        let wanted = touched && order == Order::Jumps;
+        let heat = if wanted { cell.past().come_back() } else { 0 };
         if is_kept && !(touched && fault.write) {
             self.keep(cell, slot, heat);
             return;

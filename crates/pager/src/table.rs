@@ -144,15 +144,24 @@ impl core::fmt::Debug for Word {
     }
 }
 
-/// The cell that holds one page's word.
+/// The cell that holds one page's word, and the page's past.
 #[derive(Clone, Copy, Debug)]
-pub struct Cell<'a>(&'a AtomicU32);
+pub struct Cell<'a> {
+    word: &'a AtomicU32,
+    past: &'a AtomicU8,
+}
 
-impl Cell<'_> {
+impl<'a> Cell<'a> {
+    /// How soon the page came back, the last times.
+    #[must_use]
+    pub const fn past(self) -> Past<'a> {
+        Past(self.past)
+    }
+
     /// The word.
     #[must_use]
     pub fn load(self) -> Word {
-        Word(self.0.load(Ordering::Acquire))
+        Word(self.word.load(Ordering::Acquire))
     }
 
     /// Replaces `from` by `to`; the word found instead, when there is another.
@@ -161,12 +170,12 @@ impl Cell<'_> {
     /// The word that was found.
     pub fn change(self, from: Word, to: Word) -> Result<(), Word> {
         let order = (Ordering::AcqRel, Ordering::Acquire);
-        self.0.compare_exchange(from.0, to.0, order.0, order.1).map(|_| ()).map_err(Word)
+        self.word.compare_exchange(from.0, to.0, order.0, order.1).map(|_| ()).map_err(Word)
     }
 
     /// Puts `to` in place of whatever is there, and gives that.
     pub fn replace(self, to: Word) -> Word {
-        Word(self.0.swap(to.0, Ordering::AcqRel))
+        Word(self.word.swap(to.0, Ordering::AcqRel))
     }
 }
 
@@ -199,13 +208,8 @@ impl Table {
     /// The cell of the page at `address`, if anything was ever noted near it.
     #[must_use]
     pub fn get(&self, address: usize) -> Option<Cell<'_>> {
-        self.leaves.get(self.index(address)?).map(Cell)
-    }
-
-    /// The past of the page at `address`, if anything was ever noted near it.
-    #[must_use]
-    pub fn past(&self, address: usize) -> Option<Past<'_>> {
-        self.pasts.get(self.index(address)?).map(Past)
+        let at = self.index(address)?;
+        Some(Cell { word: self.leaves.get(at)?, past: self.pasts.get(at)? })
     }
 
     fn index(&self, address: usize) -> Option<usize> {
@@ -332,10 +336,8 @@ mod tests {
             pages in proptest::collection::btree_set(0usize..1 << 14, 1..40), span in (0usize..1 << 14, 0usize..1 << 14)
         ) {
             let table = Table::new(8);
-            let past = |page: &usize| {
-                table.get_or_make(page << PAGE_SHIFT).expect("8 leaves suffice");
-                table.past(page << PAGE_SHIFT).expect("beside its word")
-            };
+            let past =
+                |page: &usize| table.get_or_make(page << PAGE_SHIFT).expect("8 leaves suffice").past();
             pages.iter().for_each(|page| past(page).leave());
             let span = span.0.min(span.1)..span.0.max(span.1);
             table.pass(span.start << PAGE_SHIFT..span.end << PAGE_SHIFT);
