@@ -39,6 +39,10 @@ const OURS: u64 = 4 * MIB;
 const LEAD: u64 = MIB;
 const MOST_LEAD: u64 = LEAD + LEAD / 2;
 
+/// Pages beside the store from which on evictors are as far ahead as they should be. Where there are fewer they are as
+/// much less so: what they keep free would be most of what the program could have.
+const AMPLE: u64 = 24 * MIB;
+
 /// Ways to compress, from fast to dense.
 pub const TIERS: usize = 4;
 
@@ -46,7 +50,9 @@ pub const TIERS: usize = 4;
 const DENSER_AT: [u64; TIERS - 1] = [65, 80, 88];
 
 /// The same for a program that only passes through its memory in order: more room would have it fault no less, so the
-/// store is dense only so that it fits. Of a small limit the first of these leaves too little beside the store.
+/// store is dense only so that it fits. Of a small limit they are lower, so that [`FLOOR`] is left beside the store:
+/// a matrix that just fits so without being dense is gone through in half the time. Past the second of them it does not
+/// fit so: then the store is as dense as for all others, until it fills less than their first mark.
 const DENSER_IN_PASSING_AT: [u64; TIERS - 1] = [87, 91, 94];
 
 /// Pages of a unit, one in so many, that must be stored in another way for it to be worth storing anew, the
@@ -59,7 +65,8 @@ const COPIES: u64 = 58;
 
 /// Share of the limit that copies may take where the store takes more than that without any, for a program that only
 /// passes through its memory in order: room for pages is worth nothing to it, and there is little. Where there is
-/// more, the copies would be in its way for long, once it turns to other ways.
+/// more, the copies would be in its way for long, once it turns to other ways; and of a small limit they would take what
+/// keeps it going.
 const COPIES_IN_PASSING: u64 = 6;
 
 /// What there is beside the store at least where it is shrunk: what stays resident, and as much again as
@@ -87,6 +94,8 @@ pub struct Budget {
     least: AtomicU64,
     /// Whether the program only passes through its memory in order, as far as is known: while it is filled, too.
     only_passes: AtomicBool,
+    /// Whether the store was past the second of the marks for such a program, and not below the first of all since.
+    is_tight: AtomicBool,
 }
 
 impl Budget {
@@ -110,6 +119,7 @@ impl Budget {
             aside: AtomicI64::new(0),
             least: AtomicU64::new(FLOOR),
             only_passes: AtomicBool::new(true),
+            is_tight: AtomicBool::new(false),
         }
     }
 
@@ -201,6 +211,12 @@ impl Budget {
         self.held.store(held, Ordering::Relaxed);
     }
 
+    /// Pages that the store holds.
+    #[must_use]
+    pub fn holds(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
     /// Notes copies of pages that are in the program, more of them or (negative) fewer.
     pub fn copies(&self, more: i64) {
         self.copies.fetch_add(more, Ordering::Relaxed);
@@ -212,11 +228,26 @@ impl Budget {
         self.aside.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Whether room for pages is worth nothing, and there is some for the store.
+    /// Whether room for pages is worth nothing.
     fn is_passed_through(&self) -> bool {
-        let [first, ..] = DENSER_IN_PASSING_AT;
-        let beside = self.limit() * (100 - first) / 100;
-        self.only_passes.load(Ordering::Relaxed) && beside >= BESIDE
+        self.only_passes.load(Ordering::Relaxed)
+    }
+
+    /// Pages of the store past which it is more dense, where `essential` are in it.
+    fn denser_at(&self, essential: u64) -> [u64; TIERS - 1] {
+        let limit = self.limit();
+        let of_limit = |marks: [u64; TIERS - 1]| marks.map(|percent| limit * percent / 100);
+        let (marks, in_passing) = (of_limit(DENSER_AT), of_limit(DENSER_IN_PASSING_AT));
+        let missing = FLOOR.saturating_sub(limit - in_passing[0]);
+        let in_passing =
+            core::array::from_fn(|n| marks[n].max(in_passing[n].saturating_sub(missing)));
+        if essential > in_passing[1] {
+            self.is_tight.store(true, Ordering::Relaxed);
+        } else if essential < marks[0] {
+            self.is_tight.store(false, Ordering::Relaxed);
+        }
+        let is_tight = self.is_tight.load(Ordering::Relaxed);
+        if self.is_passed_through() && !is_tight { in_passing } else { marks }
     }
 
     /// Notes whether the program only passes through its memory in order.
@@ -256,8 +287,7 @@ impl Budget {
     #[must_use]
     pub fn density(&self) -> usize {
         let essential = self.essential();
-        let marks = if self.is_passed_through() { DENSER_IN_PASSING_AT } else { DENSER_AT };
-        marks.iter().filter(|percent| essential * 100 > self.limit() * **percent).count()
+        self.denser_at(essential).iter().filter(|mark| essential > **mark).count()
     }
 
     /// Pages of a unit, one in so many, that must be stored less densely for it to be worth storing anew.
@@ -296,8 +326,10 @@ impl Budget {
             return true;
         }
         let essential = self.essential();
+        let [in_passing, ..] = DENSER_IN_PASSING_AT.map(of_limit);
+        let is_ample = limit - in_passing >= BESIDE;
         let most = (essential + of_limit(COPIES_IN_PASSING)).min(limit.saturating_sub(BESIDE));
-        self.is_passed_through() && essential > of_limit(COPIES) && stored < most
+        self.is_passed_through() && is_ample && essential > of_limit(COPIES) && stored < most
     }
 
     /// Whether the program has more resident than what stays.
@@ -338,27 +370,30 @@ impl Budget {
         self.used() > self.limit() && self.above_floor()
     }
 
-    /// Whether less than `slacks` slacks and `pages` would be free once what was taken is stored.
+    /// Whether less than a slack, and `slacks` more and `pages` ahead of need, would be free once what was taken is
+    /// stored.
     fn is_short_of(&self, slacks: u64, pages: u64) -> bool {
-        self.used() + slacks * self.slack + pages > self.limit() + self.aside()
+        let beside = self.limit().saturating_sub(self.stored_here() + OURS);
+        let ahead = (slacks * self.slack + pages) * beside.min(AMPLE) / AMPLE;
+        self.used() + self.slack + ahead > self.limit() + self.aside()
     }
 
     /// Whether evictors should start.
     #[must_use]
     pub fn wants_eviction(&self) -> bool {
-        self.is_short_of(2, LEAD) && self.above_floor()
+        self.is_short_of(1, LEAD) && self.above_floor()
     }
 
     /// Whether evictors should go on, and the server begin to set batches aside.
     #[must_use]
     pub fn wants_more_eviction(&self) -> bool {
-        self.is_short_of(3, MOST_LEAD) && self.above_floor()
+        self.is_short_of(2, MOST_LEAD) && self.above_floor()
     }
 
     /// Whether the server should go on to set batches aside.
     #[must_use]
     pub fn wants_batches(&self) -> bool {
-        self.is_short_of(5, MOST_LEAD)
+        self.is_short_of(4, MOST_LEAD)
     }
 
     /// Whether `pages` more have to wait for an eviction.
@@ -402,6 +437,22 @@ mod tests {
     }
 
     #[test]
+    fn beside_a_store_that_fills_the_limit_evictors_keep_little_free() {
+        let budget = Budget::new(64 * MIB);
+        let kept_free = |stored: u64| {
+            budget.stores(stored * MIB, 0, 100 * MIB);
+            let is_kept = |free: &u64| {
+                budget.measured(64 * MIB - free);
+                budget.wants_more_eviction()
+            };
+            (0..4 * MIB).rev().find(is_kept).unwrap_or(0)
+        };
+        let all = 3 * budget.slack + MOST_LEAD - 1;
+        assert_eq!((kept_free(0), kept_free(36)), (all, all));
+        assert_eq!(kept_free(48), budget.slack + (all - budget.slack) / 2);
+    }
+
+    #[test]
     fn what_the_store_takes_is_not_the_programs() {
         let budget = Budget::new(32 * MIB);
         budget.only_passes(false);
@@ -424,16 +475,24 @@ mod tests {
         assert_eq!([at(350, false), at(350, true)], [(1, false), (0, true)]);
         assert_eq!([at(430, false), at(430, true)], [(2, false), (0, true)]);
         assert_eq!([at(450, true), at(495, true)], [(1, true), (3, true)]);
+        // Which was not enough: it is dense until it would not be so for any program.
+        assert_eq!([at(430, true), at(350, true), at(330, true)].map(|is| is.0), [2, 1, 0]);
+        assert_eq!(at(430, true).0, 0);
         // Of 350 MiB so many are copies: 24 are less than 6% of the limit, 35 are more.
         budget.copies(140 * MIB as i64);
         assert_eq!(at(350, true), (0, true));
         budget.copies(60 * MIB as i64);
         assert_eq!(at(350, true), (0, false));
-        // Beside so much of a small limit there is not what keeps the program going.
-        let small = Budget::new(64 * MIB);
-        small.only_passes(true);
-        small.stores(45 * MIB, 0, 100 * MIB);
-        assert_eq!((small.density(), small.has_room_for_copies()), (1, false));
+        // Of a small limit a floor is left beside the store, and no room for more copies.
+        let small = Budget::new(48 * MIB);
+        let at = |stored: u64| {
+            small.stores(stored * MIB, 0, 100 * MIB);
+            (small.density(), small.has_room_for_copies())
+        };
+        assert_eq!(
+            [at(27), at(28), at(40), at(41)],
+            [(0, true), (0, false), (0, false), (1, false)]
+        );
     }
 
     #[test]

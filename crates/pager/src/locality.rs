@@ -11,7 +11,8 @@
 //!     held back                  x x   x   x x     x x x x   x
 //!     asked for within a life        x     x                        2 of 11: the program jumps here
 //! ```
-//! A reader that goes on in order is one for whom what follows is wanted: that needs no trial.
+//! A reader that goes on in order is one for whom what follows is wanted: that needs no trial. Nor does one that goes on
+//! in steps, for whom what lies between is not.
 //!
 //! # Invariants
 //!
@@ -64,18 +65,27 @@ pub struct Locality {
     next_trial: u64,
     score: u32,
     jumps: bool,
+    /// Until when somebody goes on in steps, as far as that is to be expected.
+    steps_until: u64,
 }
 
 impl Default for Locality {
     fn default() -> Self {
-        Self { trials: [None; TRIALS], clock: 0, next_trial: 0, score: ALL, jumps: false }
+        Self {
+            trials: [None; TRIALS],
+            clock: 0,
+            next_trial: 0,
+            score: ALL,
+            jumps: false,
+            steps_until: 0,
+        }
     }
 }
 
 impl Locality {
     /// Whether the program jumps: what lies beside a wanted page is seldom wanted soon.
     pub const fn jumps(&self) -> bool {
-        self.jumps
+        self.jumps || self.clock < self.steps_until
     }
 
     /// Notes that this page was asked for; says whether a trial holds it back.
@@ -97,6 +107,12 @@ impl Locality {
     /// Notes that a reader went on in order.
     pub fn note_stream(&mut self) {
         self.count(ALL, STREAM_PART);
+    }
+
+    /// Notes that a reader went on in steps of several pages: what is stored together would come apart, and what is left
+    /// of it keep its room. He is expected to do so again until `life` pages have come back, in order or not.
+    pub const fn note_steps(&mut self, life: u64) {
+        self.steps_until = self.clock + life;
     }
 
     /// Begins a trial of the pages beside `page`, if it is time for one; `is_stored` says which can be held
@@ -180,6 +196,18 @@ mod tests {
         go_through(&mut locality, 30_000..40_000, 3);
         assert!(locality.jumps());
         (0..200).for_each(|_| locality.note_stream());
+        assert!(!locality.jumps());
+    }
+
+    #[test]
+    fn steps_are_remembered_for_a_while_whoever_reads_in_order_meanwhile() {
+        let mut locality = Locality::default();
+        locality.note_steps(LIFE);
+        (0..LIFE).for_each(|_| {
+            assert!(locality.jumps());
+            locality.note_stream();
+            locality.note_back(1);
+        });
         assert!(!locality.jumps());
     }
 

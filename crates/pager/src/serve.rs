@@ -262,7 +262,7 @@ impl Pager {
         let before = (0..wanted).rev().take_while(along).count();
         let first = fault.page - before * PAGE_SIZE;
         let ahead = worker.stream.follow(first);
-        let (start, pages) = if self.comes_alone(worker, fault.page, &unit, ahead.is_orderly()) {
+        let (start, pages) = if self.comes_alone(worker, fault.page, &unit, ahead) {
             (fault.page, 1..=1)
         } else {
             let run = if ahead.is_run() { ahead.pages } else { 1 };
@@ -326,17 +326,16 @@ impl Pager {
 
     /// Whether this page is to come back without the others of its unit: for a trial, or since the program
     /// jumps. Half of a unit at most is left behind as dead bytes: the page after that takes the rest along.
-    fn comes_alone(
-        &self,
-        worker: &mut Worker,
-        page: usize,
-        unit: &UnitInfo,
-        streams: bool,
-    ) -> bool {
+    fn comes_alone(&self, worker: &mut Worker, page: usize, unit: &UnitInfo, ahead: Ahead) -> bool {
+        let streams = ahead.is_orderly();
         let locality = &mut worker.locality;
         let tried = locality.note_asked(page);
         if streams {
             locality.note_stream();
+        }
+        if ahead.is_stepped() {
+            // What is stored until he has come to all of that once more.
+            locality.note_steps(2 * self.budget.holds());
         }
         let is_stored = |at| matches!(self.table.word(at).place(), Place::Stored(_));
         let tried =

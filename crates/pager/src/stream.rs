@@ -60,6 +60,12 @@ impl Ahead {
         self.step == PAGE_SIZE as isize
     }
 
+    /// Whether they do not, for one who goes on in steps of several pages: what lies between them is not wanted.
+    #[must_use]
+    pub const fn is_stepped(&self) -> bool {
+        self.step.unsigned_abs() > PAGE_SIZE && self.pages >= ORDERLY
+    }
+
     /// Whether they lie side by side for one who goes on in order.
     #[must_use]
     pub const fn is_orderly(&self) -> bool {
@@ -81,6 +87,8 @@ pub struct Stream {
     /// Pages brought in this period, and those of them that were for who reads in order for long.
     brought: usize,
     for_long: usize,
+    /// Whether nearly all were in the period before.
+    were_long: bool,
 }
 
 /// One that is followed.
@@ -123,7 +131,14 @@ impl Reader {
 
 impl Default for Stream {
     fn default() -> Self {
-        Self { readers: [Reader::NOBODY; READERS], next: 0, current: 0, brought: 0, for_long: 0 }
+        Self {
+            readers: [Reader::NOBODY; READERS],
+            next: 0,
+            current: 0,
+            brought: 0,
+            for_long: 0,
+            were_long: false,
+        }
     }
 }
 
@@ -158,7 +173,9 @@ impl Stream {
             Reader { last, next, served: reader.further(), len: reader.len + pages, ..*reader };
         self.brought += pages;
         if self.order() == Order::Long {
-            self.for_long += pages;
+            // Once that is known, what was brought for him before was so too.
+            let len = self.readers[self.current].len;
+            self.for_long += if len - pages < LONG { len } else { pages };
         }
     }
 
@@ -172,14 +189,15 @@ impl Stream {
         }
     }
 
-    /// At the end of each period, whether nearly all of it was for who reads in order for long.
+    /// At the end of each period, whether nearly all of it was for who reads in order for long, or of the one before: who
+    /// has just begun to read on may be known too late for one.
     pub fn is_all_long(&mut self) -> Option<bool> {
         if self.brought < PERIOD {
             return None;
         }
-        let all = self.for_long * 8 >= self.brought * 7;
+        let is_long = self.for_long * 8 >= self.brought * 7;
         (self.brought, self.for_long) = (0, 0);
-        Some(all)
+        Some(core::mem::replace(&mut self.were_long, is_long) || is_long)
     }
 }
 
@@ -270,22 +288,45 @@ mod tests {
     }
 
     #[test]
-    fn a_period_is_all_long_when_seven_eighths_of_it_are() {
-        for (jumps, all_long) in [(10, true), (2000, false)] {
+    fn a_period_is_all_long_when_seven_eighths_of_it_or_of_the_one_before_are() {
+        for (jumps, all_long) in [(10, [true, true]), (2000, [true, false])] {
             let mut stream = Stream::default();
             let mut at = 0x1000_0000;
-            while stream.is_all_long().is_none() {
-                read_on(&mut stream, &mut at, PAGE);
-            }
-            for n in 0..jumps {
-                assert_eq!(read_on(&mut stream, &mut ((n + 1) << 32), PAGE), 1);
-            }
-            let mut found = None;
-            while found.is_none() {
-                read_on(&mut stream, &mut at, PAGE);
-                found = stream.is_all_long();
-            }
-            assert_eq!(found, Some(all_long), "{jumps}");
+            let mut period = |jumps: usize| {
+                for n in 0..jumps {
+                    assert_eq!(read_on(&mut stream, &mut ((n + 1) << 32), PAGE), 1);
+                }
+                loop {
+                    read_on(&mut stream, &mut at, PAGE);
+                    if let Some(found) = stream.is_all_long() {
+                        return found;
+                    }
+                }
+            };
+            assert!(period(0));
+            assert_eq!([period(jumps), period(jumps)], all_long, "{jumps}");
+        }
+    }
+
+    #[test]
+    fn what_was_brought_before_it_was_known_that_he_reads_on_for_long_counts() {
+        let (mut stream, mut at) = (Stream::default(), 0x1000_0000);
+        while stream.order() != Order::Long {
+            read_on(&mut stream, &mut at, PAGE);
+        }
+        assert_eq!(stream.for_long, stream.brought);
+    }
+
+    #[test]
+    fn who_goes_on_page_by_page_has_no_steps_whichever_way() {
+        for (step, is_stepped) in
+            [(PAGE, false), (-PAGE, false), (2 * PAGE, true), (-4 * PAGE, true)]
+        {
+            let (mut stream, mut at) = (Stream::default(), 0x1000_0000);
+            (0..4).for_each(|_| {
+                read_on(&mut stream, &mut at, step);
+            });
+            assert_eq!(stream.follow(at).is_stepped(), is_stepped, "{step}");
         }
     }
 }
