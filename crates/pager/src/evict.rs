@@ -338,6 +338,13 @@ impl Pager {
         }
     }
 
+    /// Whether evictors are to be woken for what the budget wants. Where pages lie scattered the server takes them and
+    /// rings when it has: woken before that, they would be interrupted for each page.
+    pub(crate) fn wants_evictors(&self) -> bool {
+        let waits_for_server = self.scattered.load(Ordering::Relaxed) && !self.budget.must_wait(0);
+        self.budget.wants_eviction() && !waits_for_server
+    }
+
     /// The first area that nobody has and that holds what is wanted.
     fn batch(&self, wanted: impl Fn(&Taken) -> bool) -> Option<Batch<'_>> {
         self.areas.iter().enumerate().find_map(|(n, area)| {

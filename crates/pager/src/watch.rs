@@ -165,7 +165,7 @@ impl<'a> Watch<'a> {
         if self.wants_listing(look) {
             self.register_new(look);
         }
-        if pager.budget.wants_eviction() {
+        if pager.wants_evictors() {
             pager.bell.ring();
         }
         self.say_exceeded();
