@@ -209,6 +209,7 @@ impl Budget {
         self.stored.store(pages, Ordering::Relaxed);
         self.stored_elsewhere.store(elsewhere, Ordering::Relaxed);
         self.held.store(held, Ordering::Relaxed);
+        self.note_tight();
     }
 
     /// Pages that the store holds.
@@ -228,26 +229,25 @@ impl Budget {
         self.aside.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Whether room for pages is worth nothing.
-    fn is_passed_through(&self) -> bool {
-        self.only_passes.load(Ordering::Relaxed)
-    }
-
-    /// Pages of the store past which it is more dense, where `essential` are in it.
-    fn denser_at(&self, essential: u64) -> [u64; TIERS - 1] {
+    /// Pages of the store past which it is more dense: for any program, and for one that only passes through its memory.
+    fn marks(&self) -> [[u64; TIERS - 1]; 2] {
         let limit = self.limit();
-        let of_limit = |marks: [u64; TIERS - 1]| marks.map(|percent| limit * percent / 100);
-        let (marks, in_passing) = (of_limit(DENSER_AT), of_limit(DENSER_IN_PASSING_AT));
-        let missing = FLOOR.saturating_sub(limit - in_passing[0]);
+        let marks = DENSER_AT.map(|percent| limit * percent / 100);
+        let missing = FLOOR.saturating_sub(beside_in_passing(limit));
+        let in_passing = DENSER_IN_PASSING_AT.map(|percent| limit * percent / 100);
         let in_passing =
             core::array::from_fn(|n| marks[n].max(in_passing[n].saturating_sub(missing)));
+        [marks, in_passing]
+    }
+
+    /// Notes whether the store is past the second mark for who only passes, or not even at the first of all.
+    fn note_tight(&self) {
+        let ([marks, in_passing], essential) = (self.marks(), self.essential());
         if essential > in_passing[1] {
             self.is_tight.store(true, Ordering::Relaxed);
         } else if essential < marks[0] {
             self.is_tight.store(false, Ordering::Relaxed);
         }
-        let is_tight = self.is_tight.load(Ordering::Relaxed);
-        if self.is_passed_through() && !is_tight { in_passing } else { marks }
     }
 
     /// Notes whether the program only passes through its memory in order.
@@ -286,8 +286,11 @@ impl Budget {
     /// How dense new objects are to be: the number of the tier.
     #[must_use]
     pub fn density(&self) -> usize {
-        let essential = self.essential();
-        self.denser_at(essential).iter().filter(|mark| essential > **mark).count()
+        let ([marks, in_passing], essential) = (self.marks(), self.essential());
+        let [passes, is_tight] =
+            [&self.only_passes, &self.is_tight].map(|is| is.load(Ordering::Relaxed));
+        let marks = if passes && !is_tight { in_passing } else { marks };
+        marks.iter().filter(|mark| essential > **mark).count()
     }
 
     /// Pages of a unit, one in so many, that must be stored less densely for it to be worth storing anew.
@@ -326,10 +329,11 @@ impl Budget {
             return true;
         }
         let essential = self.essential();
-        let [in_passing, ..] = DENSER_IN_PASSING_AT.map(of_limit);
-        let is_ample = limit - in_passing >= BESIDE;
         let most = (essential + of_limit(COPIES_IN_PASSING)).min(limit.saturating_sub(BESIDE));
-        self.is_passed_through() && is_ample && essential > of_limit(COPIES) && stored < most
+        self.only_passes.load(Ordering::Relaxed)
+            && beside_in_passing(limit) >= BESIDE
+            && essential > of_limit(COPIES)
+            && stored < most
     }
 
     /// Whether the program has more resident than what stays.
@@ -408,6 +412,11 @@ impl Budget {
     pub fn unregistered_allowance(&self) -> u64 {
         (self.limit() / 128).max(MIB)
     }
+}
+
+/// Pages that a limit leaves beside the store at the first mark for who only passes.
+const fn beside_in_passing(limit: u64) -> u64 {
+    limit - limit * DENSER_IN_PASSING_AT[0] / 100
 }
 
 #[cfg(test)]
