@@ -42,7 +42,7 @@ const BAR_PART: u32 = 64;
 /// A lane that wastes less, in pages and as a part of what fills it, does not ask new objects to pay.
 const OWED: usize = if cfg!(all(test, not(loom))) { 1 } else { 16 };
 const OWED_PART: usize = 80;
-/// The same where units are larger than a page: they waste little else.
+/// The same where objects take more than half a page: a move costs hardly more than one of a small object, and wins more.
 const OWED_PART_LARGE: usize = 128;
 /// Moves that a new object pays which had the lane grow.
 const PAID: usize = 16;
@@ -196,9 +196,10 @@ impl<A: Arena> Held<'_, A> {
     /// Notes whether growth is to be paid for.
     pub(super) fn note_waste(&mut self) {
         let is_settled = self.is_settled(Why::Owed);
-        let part = if self.ground.shape.slot_pages > 1 { OWED_PART_LARGE } else { OWED_PART };
-        let is_much = self.lane.count.freeable() >= OWED
-            && self.lane.count.waste() > self.lane.count.packed_words / part;
+        let count = &self.lane.count;
+        let are_large = 2 * count.packed_words > count.objects * PAGE_WORDS as usize;
+        let part = if are_large { OWED_PART_LARGE } else { OWED_PART };
+        let is_much = count.freeable() >= OWED && count.waste() > count.packed_words / part;
         let wasteful = is_much && !is_settled;
         if wasteful != self.lane.wasteful {
             self.lane.wasteful = wasteful;
