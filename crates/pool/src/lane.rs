@@ -134,6 +134,12 @@ impl Count {
         self.packed_pages * PAGE_WORDS as usize - self.packed_words
     }
 
+    /// Whether objects take more than half a page on average. Huge ones are among the objects and not among the words:
+    /// beside many of them the others count as small.
+    const fn are_large(&self) -> bool {
+        2 * self.packed_words > self.objects * PAGE_WORDS as usize
+    }
+
     /// Pages that perfect packing would not need; the stock is not among them.
     pub(crate) const fn freeable(&self) -> usize {
         self.waste() / PAGE_WORDS as usize

@@ -106,6 +106,8 @@ pub(crate) struct Step {
 pub(super) struct Sweep {
     /// Words to be won by a move.
     bar: u32,
+    /// The most that a zspage left for later wins. A bar between the two would find nothing that this one does not.
+    below: u32,
     /// Zspages still to be looked at: those with lower numbers.
     left: u32,
     /// Words that those win together which win no page alone. Before it is a page they are left as they are: what is
@@ -115,11 +117,24 @@ pub(super) struct Sweep {
 
 impl Sweep {
     /// Before the first.
-    pub(super) const NEW: Self = Self { bar: u32::MAX, left: 0, shared: 0 };
+    pub(super) const NEW: Self = Self { bar: u32::MAX, below: u32::MAX, left: 0, shared: 0 };
 
     fn next(self, zspages: u32) -> Self {
-        let bar = if self.bar == u32::MAX { FIRST_BAR } else { self.bar - self.bar / BAR_PART };
-        Self { bar, left: zspages, shared: 0 }
+        let lower = |bar: u32| if bar == u32::MAX { FIRST_BAR } else { bar - bar / BAR_PART };
+        let mut bar = lower(self.bar);
+        while bar > self.below && bar >= BAR_PART {
+            bar = lower(bar);
+        }
+        Self { bar, below: 0, left: zspages, shared: 0 }
+    }
+
+    /// Notes what a zspage wins; whether that is too little for now.
+    fn leaves(&mut self, gain: u32) -> bool {
+        let leaves = gain < self.bar;
+        if leaves {
+            self.below = self.below.max(gain);
+        }
+        leaves
     }
 
     fn is_first(self) -> bool {
@@ -129,8 +144,11 @@ impl Sweep {
     /// Whether a zspage that wins so much is to be emptied now. Those that were left before are looked at again as soon
     /// as they win a page together.
     fn takes(&mut self, gain: Gain, blocks: u32, zspages: u32) -> bool {
-        if gain.by_move < self.bar || gain.is_page || self.shared >= PAGE_WORDS {
-            return gain.by_move >= self.bar;
+        if self.leaves(gain.by_move) {
+            return false;
+        }
+        if gain.is_page || self.shared >= PAGE_WORDS {
+            return true;
         }
         self.shared += gain.by_move * blocks;
         if self.shared >= PAGE_WORDS {
@@ -197,8 +215,7 @@ impl<A: Arena> Held<'_, A> {
     pub(super) fn note_waste(&mut self) {
         let is_settled = self.is_settled(Why::Owed);
         let count = &self.lane.count;
-        let are_large = 2 * count.packed_words > count.objects * PAGE_WORDS as usize;
-        let part = if are_large { OWED_PART_LARGE } else { OWED_PART };
+        let part = if count.are_large() { OWED_PART_LARGE } else { OWED_PART };
         let is_much = count.freeable() >= OWED && count.waste() > count.packed_words / part;
         let wasteful = is_much && !is_settled;
         if wasteful != self.lane.wasteful {
@@ -249,7 +266,7 @@ impl<A: Arena> Held<'_, A> {
     /// Leaves a zspage that somebody began to empty to whom less is worth it.
     fn check_victim(&mut self, why: Why) {
         let victim = self.lane.victim;
-        if victim != NIL && self.lane.victim_for.least() < why.least() {
+        if victim != NIL && !self.goes_on(why) {
             self.end_victim(victim);
         }
     }
@@ -266,7 +283,14 @@ impl<A: Arena> Held<'_, A> {
         let settled = &mut self.lane.settled[why as usize];
         *settled = waste.min(*settled);
         let more = self.lane.count.packed_words >> why.rest_shift();
-        self.lane.victim == NIL && waste < *settled + more
+        let is_settled = waste < *settled + more;
+        is_settled && !self.goes_on(why)
+    }
+
+    /// Whether a zspage is being emptied for somebody to whom no less is worth it. One that is emptied for less can wait
+    /// as it is: to leave it, and to take it up again, is to walk through all of it.
+    fn goes_on(&self, why: Why) -> bool {
+        self.lane.victim != NIL && self.lane.victim_for.least() >= why.least()
     }
 
     /// Looks for a zspage to empty, if the lane wastes enough for the trouble.
@@ -321,7 +345,7 @@ impl<A: Arena> Held<'_, A> {
             if sweep.is_first() {
                 zspages.set_gain(zspage, self.hope(zspage, least));
             }
-            if zspages.gain(zspage) < sweep.bar {
+            if sweep.leaves(zspages.gain(zspage)) {
                 continue;
             }
             let gain = self.gain(zspage, least, tried);
@@ -365,6 +389,19 @@ impl<A: Arena> Held<'_, A> {
         if self.lane.victim != NIL {
             self.end_victim(self.lane.victim);
         }
+    }
+
+    /// Moves one object, as growth pays for it, and gives the zspage that is being emptied then.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn owe(&mut self) -> Option<u32> {
+        self.work_off(1, Why::Owed);
+        self.victim()
+    }
+
+    /// The zspage that is being emptied.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn victim(&self) -> Option<u32> {
+        Some(self.lane.victim).filter(|victim| *victim != NIL)
     }
 
     /// Empties a zspage, as compaction does, of which none is being emptied; how many objects were moved.
@@ -492,5 +529,70 @@ impl<A: Arena> Held<'_, A> {
             self.lane_at(place).release_block(copy);
         }
         is_moved
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::Count;
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    /// The order in which zspages are emptied that win so much, of one block each. `by_steps`: with each bar there is.
+    fn order(gains: &[(u32, bool)], least: u32, by_steps: bool) -> Vec<u32> {
+        let (mut sweep, mut left) = (Sweep::NEW, gains.to_vec());
+        let mut taken = Vec::new();
+        loop {
+            if sweep.left == 0 {
+                sweep = sweep.next(gains.len() as u32);
+                if sweep.bar < least {
+                    return taken;
+                }
+                sweep.below = if by_steps { u32::MAX } else { 0 };
+            }
+            sweep.left -= 1;
+            let zspage = sweep.left;
+            let (by_move, is_page) = left[zspage as usize];
+            if sweep.leaves(by_move) {
+                continue;
+            }
+            if sweep.takes(Gain { by_move, is_page }, 1, gains.len() as u32) {
+                taken.push(zspage);
+                left[zspage as usize].0 = 0;
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn bars_with_nothing_between_them_are_passed_over_and_the_order_stays(
+            gains in proptest::collection::vec((0..2 * FIRST_BAR, any::<bool>()), 1..20),
+            least in BAR_PART..FIRST_BAR,
+        ) {
+            prop_assert_eq!(order(&gains, least, false), order(&gains, least, true));
+        }
+    }
+
+    #[test]
+    fn a_lane_where_little_can_be_won_is_swept_once_for_each_bar_that_finds_something() {
+        let mut sweep = Sweep::NEW.next(3);
+        assert!(sweep.is_first());
+        assert!([90, 500, 90].into_iter().all(|gain| sweep.leaves(gain)));
+        sweep = sweep.next(3);
+        assert!((493..=500).contains(&sweep.bar));
+        assert!([90, 90].into_iter().all(|gain| sweep.leaves(gain)) && !sweep.leaves(500));
+        sweep = sweep.next(3);
+        assert!((89..=90).contains(&sweep.bar) && !sweep.leaves(90));
+        assert!(sweep.next(3).bar < BAR_PART);
+    }
+
+    #[test]
+    fn objects_are_large_that_take_more_than_half_a_page_on_average() {
+        let of = |objects: usize, packed_words: usize, huge_pages: usize| {
+            Count { objects, packed_words, huge_pages, ..Count::default() }.are_large()
+        };
+        assert!(!of(0, 0, 0) && !of(4, 2 * 1024, 0) && of(4, 2 * 1024 + 1, 0));
+        assert!(of(2, 1500, 0) && !of(2 + 3, 1500, 3), "three of them are huge");
     }
 }

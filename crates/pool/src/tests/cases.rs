@@ -286,17 +286,32 @@ fn what_many_left_is_spare_until_somebody_needs_it_or_tidies() {
     assert_eq!(pool.stats().spare_pages, 0);
 }
 
+/// A pool with all objects in one lane, of every zspage of which a part is freed: all but `stay` of ten objects.
+fn after_freeing(stay: usize) -> Pool<TestArena> {
+    let pool = pool(4096, 16, 4096, 4000);
+    let live: Vec<_> = (0..4000).map(|_| store_in(&pool, 0, &[7; 1000]).expect("room")).collect();
+    for (n, handle) in live.into_iter().enumerate() {
+        assert!(n % 10 < stay || pool.free(handle).is_ok());
+    }
+    pool
+}
+
+#[test]
+fn tidying_leaves_what_growth_has_begun_to_empty() {
+    let pool = after_freeing(8);
+    assert_eq!(pool.tidy(usize::MAX).moved, 0, "it costs too much");
+    let victim = pool.locked(0, |mut held| held.owe());
+    assert!(victim.is_some());
+    assert_eq!(pool.tidy(usize::MAX).moved, 0);
+    assert_eq!(pool.locked(0, |held| held.victim()), victim);
+    pool.check();
+    // Who asked gets it.
+    assert!(pool.compact(usize::MAX).moved > 0);
+    pool.check();
+}
+
 #[test]
 fn tidying_does_what_costs_little() {
-    // Of every zspage a part is freed: all but `stay` of ten objects.
-    let after_freeing = |stay: usize| {
-        let pool = pool(4096, 16, 4096, 4000);
-        let live: Vec<_> = (0..4000).map(|_| pool.store(&[7; 1000]).expect("room")).collect();
-        for (n, handle) in live.into_iter().enumerate() {
-            assert!(n % 10 < stay || pool.free(handle).is_ok());
-        }
-        pool
-    };
     // A page costs four moves, or one.
     for stay in [5, 2] {
         let pool = after_freeing(stay);
