@@ -344,6 +344,7 @@ impl Histogram {
 
     /// Bits of the symbols, extra bits left out, in the code with these lengths.
     #[must_use]
+    #[inline(always)]
     pub fn cost(&self, lengths: &Lengths) -> u32 {
         let words = |frequencies: &[u32], lengths: &[u8]| -> u32 {
             frequencies.iter().zip(lengths).map(|(f, &n)| f * u32::from(n)).sum()
@@ -408,20 +409,6 @@ pub struct Header {
 /// Code lengths from which on a run of them is told by a repeat: of zeros one less.
 const SHORT_RUN: usize = 4;
 
-/// How many bytes at the front are the same; `bytes` ends with eight others.
-fn run_length(bytes: &[u8]) -> usize {
-    let first = u64::from(bytes[0]) * 0x0101_0101_0101_0101;
-    let mut n = 0;
-    loop {
-        let eight = bytes[n..].first_chunk().expect("eight more");
-        let differ = u64::from_le_bytes(*eight) ^ first;
-        if differ != 0 {
-            return n + (differ.trailing_zeros() / 8) as usize;
-        }
-        n += 8;
-    }
-}
-
 /// Extra bits behind a symbol of the code-length alphabet.
 fn repeat_bits(symbol: u16) -> u32 {
     match symbol {
@@ -447,14 +434,20 @@ impl Header {
             listed: 0,
         };
         // Behind the last one what is no length.
-        let mut lengths = [u8::MAX; LITLENS + DISTANCES + 8];
+        let mut lengths = [u8::MAX; LITLENS + DISTANCES + 1];
         lengths[..litlens].copy_from_slice(&litlen[..litlens]);
         lengths[litlens..][..distances].copy_from_slice(&distance[..distances]);
+        let mut ends = [0u16; LITLENS + DISTANCES];
+        let mut runs = 0;
+        for (i, two) in lengths[..=litlens + distances].windows(2).enumerate() {
+            ends[runs] = i as u16 + 1;
+            runs += usize::from(two[0] != two[1]);
+        }
         let mut at = 0;
-        while at < litlens + distances {
-            let n = run_length(&lengths[at..]);
-            header.push_run(lengths[at], n);
-            at += n;
+        for &end in &ends[..runs] {
+            let end = usize::from(end);
+            header.push_run(lengths[at], end - at);
+            at = end;
         }
         let mut frequencies = [0; 19];
         for item in &header.items[..header.count] {
@@ -509,6 +502,7 @@ impl Header {
         5 + 5 + 4 + 3 * self.listed as u32 + items.sum::<u32>()
     }
 
+    #[inline(always)]
     pub fn write(&self, writer: &mut Writer<'_>) -> Result<(), DoesNotFit> {
         writer.put_bits(self.litlens as u64 - 257, 5);
         writer.put_bits(self.distances as u64 - 1, 5);
@@ -519,13 +513,14 @@ impl Header {
         }
         let mut words = [0; 19];
         huffman::codewords(&self.precode, &mut words);
-        for item in &self.items[..self.count] {
+        let mut items = [0; LITLENS + DISTANCES + SHORT_RUN];
+        for (out, item) in items.iter_mut().zip(&self.items[..self.count]) {
             let symbol = item & 0xff;
-            writer.flush()?;
-            writer.put(words[usize::from(symbol)]);
-            writer.put_bits(u64::from(item >> 8), repeat_bits(symbol));
+            let word = words[usize::from(symbol)];
+            let extra = u32::from(item >> 8) << (word & 63);
+            *out = codeword(word >> 6 | extra, (word & 63) + repeat_bits(symbol));
         }
-        writer.flush()
+        writer.put_all(&items[..self.count])
     }
 }
 

@@ -183,19 +183,28 @@ impl<const N: usize> Decoder<N> {
     }
 }
 
-/// Writes the codewords of the canonical code with these lengths; 0 for symbols without one.
+/// Writes the codewords of the canonical code with these lengths; symbols without one keep what they had.
 pub fn codewords(lengths: &[u8], out: &mut [Codeword]) {
-    let count = count_lengths(lengths);
-    let mut next = [0u32; MAX_BITS + 1];
-    for n in 1..MAX_BITS {
-        next[n + 1] = (next[n] + u32::from(count[n])) << 1;
+    // Only those with one: counting the others at one place after another would take most of the time.
+    let mut used = [0u16; SYMBOLS];
+    let mut n = 0;
+    for (symbol, &length) in lengths.iter().enumerate() {
+        used[n] = symbol as u16;
+        n += usize::from(length != 0);
     }
-    for (&length, out) in lengths.iter().zip(out) {
-        // Those without one are no special case: their codeword has no bits.
+    let used = used[..n].iter().map(|&symbol| (usize::from(symbol), lengths[usize::from(symbol)]));
+    let mut next = [0u32; MAX_BITS + 2];
+    for (_, length) in used.clone() {
+        next[usize::from(length) + 1] += 1;
+    }
+    for n in 1..=MAX_BITS {
+        next[n + 1] = (next[n] + next[n + 1]) << 1;
+    }
+    for (symbol, length) in used {
         let word = &mut next[usize::from(length)];
-        let reversed = u64::from(word.reverse_bits()) >> (32 - u32::from(length));
+        let reversed = word.reverse_bits() >> (32 - u32::from(length));
         *word += 1;
-        *out = codeword(reversed as u32, length.into());
+        out[symbol] = codeword(reversed, length.into());
     }
 }
 
@@ -209,100 +218,129 @@ const SYMBOLS: usize = 288;
 /// others lengthened until they are a code again: not always the best one, but near.
 pub fn lengths(frequencies: &[u32], limit: usize, out: &mut [u8]) {
     debug_assert!(frequencies.len() == out.len() && out.len() <= SYMBOLS);
+    // With room of its own for the small alphabets: what is cleared takes longer than the tree.
+    if out.len() <= 30 {
+        lengths_in::<32>(frequencies, limit, out);
+    } else {
+        lengths_in::<{ SYMBOLS + 2 }>(frequencies, limit, out);
+    }
+}
+
+/// [`lengths`] of an alphabet of at most `ROOM - 2` symbols.
+fn lengths_in<const ROOM: usize>(frequencies: &[u32], limit: usize, out: &mut [u8]) {
     out.fill(0);
-    let mut leaves = [0u32; SYMBOLS];
-    let none = sorted_leaves(frequencies, &mut leaves);
-    let leaves = &leaves[none..frequencies.len()];
-    let count = match leaves.len() {
-        0 => return,
-        1 => {
-            let mut count = [0; MAX_BITS + 1];
-            count[1] = 1;
-            count
+    let mut leaves = [0u32; ROOM];
+    let n = sorted_leaves(frequencies, &mut leaves);
+    let leaves = &leaves[..n];
+    match *leaves {
+        [] => return,
+        [leaf] => {
+            out[symbol(leaf)] = 1;
+            return;
         }
-        _ => limited(&depths(leaves), limit),
-    };
-    // The rarest symbols come first and get the longest codewords.
+        _ => {}
+    }
+    let mut depths = [0u8; ROOM];
+    depths_of(leaves, &mut depths);
+    // The rarest symbols come first and have the longest codewords.
+    if usize::from(depths[0]) <= limit {
+        for (&leaf, &depth) in leaves.iter().zip(&depths) {
+            out[symbol(leaf)] = depth;
+        }
+        return;
+    }
+    let count = limited(&depths[..n], limit);
     let mut leaves = leaves.iter();
     for length in (1..=limit).rev() {
-        for leaf in leaves.by_ref().take(count[length].into()) {
-            out[(leaf & 511) as usize] = length as u8;
+        for &leaf in leaves.by_ref().take(count[length].into()) {
+            out[symbol(leaf)] = length as u8;
         }
     }
 }
 
-/// Writes the symbols in order of frequency and then of symbol, each below its frequency, and returns
-/// how many of them do not occur: those come first, as a branch could not know which they are. Most
-/// frequencies are small, and are counted out; the others are sorted.
-fn sorted_leaves(frequencies: &[u32], leaves: &mut [u32; SYMBOLS]) -> usize {
+/// The symbol of a leaf, below its frequency. Nine bits hold it; a unit has fewer symbols than the other
+/// 23 can count.
+fn symbol(leaf: u32) -> usize {
+    (leaf & 511) as usize
+}
+
+/// Writes the symbols that occur in order of frequency and then of symbol, each below its frequency, and
+/// returns how many they are. Most frequencies are small, and are counted out; the others are sorted.
+fn sorted_leaves<const ROOM: usize>(frequencies: &[u32], leaves: &mut [u32; ROOM]) -> usize {
     const COUNTED: usize = 64;
-    let place = |frequency: u32| (frequency as usize).min(COUNTED - 1);
+    let place = |leaf: u32| ((leaf >> 9) as usize).min(COUNTED - 1);
+    let mut occurring = [0u32; ROOM];
+    let mut n = 0;
+    for (symbol, &frequency) in frequencies.iter().enumerate() {
+        debug_assert!(frequency < 1 << 23);
+        occurring[n] = frequency << 9 | symbol as u32;
+        n += usize::from(frequency != 0);
+    }
+    let occurring = &occurring[..n];
     let mut starts = [0u16; COUNTED + 1];
-    for &frequency in frequencies {
-        starts[place(frequency) + 1] += 1;
+    for &leaf in occurring {
+        starts[place(leaf) + 1] += 1;
     }
     for i in 1..=COUNTED {
         starts[i] += starts[i - 1];
     }
-    let (none, last) = (usize::from(starts[1]), usize::from(starts[COUNTED - 1]));
-    for (symbol, &frequency) in frequencies.iter().enumerate() {
-        // Nine bits hold the symbol; a unit has fewer symbols than the other 23 can count.
-        debug_assert!(frequency < 1 << 23);
-        let start = &mut starts[place(frequency)];
-        leaves[usize::from(*start)] = frequency << 9 | symbol as u32;
+    let last = usize::from(starts[COUNTED - 1]);
+    for &leaf in occurring {
+        let start = &mut starts[place(leaf)];
+        leaves[usize::from(*start)] = leaf;
         *start += 1;
     }
-    leaves[last..frequencies.len()].sort_unstable();
-    none
+    leaves[last..n].sort_unstable();
+    n
 }
 
-/// How many of these leaves, sorted by frequency, Huffman's tree has at each depth; depths
-/// beyond 63 are counted at 63.
-fn depths(leaves: &[u32]) -> [u16; 64] {
-    // Joins the two lightest of the leaves and of the nodes already made: both are in order of
-    // weight, so the lightest is always at the front of one of the two rows. Which one cannot be
-    // predicted: no branch. Behind the end of a row all is heavier than anything.
-    const NODES: usize = SYMBOLS + 1;
-    let n = leaves.len();
-    let mut weight = [u32::MAX; NODES + SYMBOLS];
-    let mut parent = [0u16; NODES + SYMBOLS];
+/// Writes how deep in Huffman's tree each of these leaves is, which are sorted by frequency: none deeper
+/// than the one before. Depths beyond 63 are written as 63.
+///
+/// Joins the two lightest of the leaves and of the nodes already made, again and again: both are in order of
+/// weight, so those two are among the first two of each row.
+///
+/// ```text
+///   leaves  l m ...     m no heavier than n: l and m
+///   nodes   n o ...     o lighter than l:    n and o      else: l and n
+/// ```
+///
+/// Which of the three cannot be predicted: no branch. Behind the end of a row all is heavier than anything.
+fn depths_of<const ROOM: usize>(leaves: &[u32], depths: &mut [u8; ROOM]) {
+    let mut weight = [[u32::MAX; ROOM]; 2];
+    let mut parent = [[0u16; ROOM]; 2];
+    let (weight, parent) = (weight.as_flattened_mut(), parent.as_flattened_mut());
     for (weight, leaf) in weight.iter_mut().zip(leaves) {
         *weight = leaf >> 9;
     }
-    let (mut leaf, mut node) = (0, NODES);
-    for made in 0..n - 1 {
-        let mut sum = 0;
-        for _ in 0..2 {
-            let is_node = weight[node] < weight[leaf];
-            let lightest = if is_node { node } else { leaf };
-            sum += weight[lightest];
-            parent[lightest] = made as u16;
-            node += usize::from(is_node);
-            leaf += usize::from(!is_node);
-        }
-        weight[NODES + made] = sum;
+    let (mut leaf, mut node) = (0, ROOM);
+    for made in 0..leaves.len() - 1 {
+        let (first, second) = (weight[leaf], weight[leaf + 1]);
+        let (first_node, second_node) = (weight[node], weight[node + 1]);
+        let (has_node, has_two) = (first_node < second, second_node < first);
+        weight[ROOM + made] = second.min(first_node) + first.min(second_node);
+        parent[if has_node { node } else { leaf + 1 }] = made as u16;
+        parent[if has_two { node + 1 } else { leaf }] = made as u16;
+        let nodes = usize::from(has_node) + usize::from(has_two);
+        node += nodes;
+        leaf += 2 - nodes;
     }
     // The last node is the root; every node lies behind its children.
-    let mut depth = [0u8; SYMBOLS];
-    for node in (0..n - 2).rev() {
-        depth[node] = (depth[usize::from(parent[NODES + node])] + 1).min(62);
+    let mut depth = [0u8; ROOM];
+    for node in (0..leaves.len() - 2).rev() {
+        depth[node] = (depth[usize::from(parent[ROOM + node])] + 1).min(62);
     }
-    let mut count = [0; 64];
-    for &parent in &parent[..n] {
-        count[usize::from(depth[usize::from(parent)]) + 1] += 1;
+    for (out, &parent) in depths.iter_mut().zip(&parent[..leaves.len()]) {
+        *out = depth[usize::from(parent)] + 1;
     }
-    count
 }
 
-/// Changes a count of codewords by length into one without codewords longer than `limit`.
-fn limited(depths: &[u16; 64], limit: usize) -> [u16; MAX_BITS + 1] {
+/// How many codewords have each length when those deeper than `limit` are none longer.
+fn limited(depths: &[u8], limit: usize) -> [u16; MAX_BITS + 1] {
     let mut count = [0; MAX_BITS + 1];
-    count[..=limit].copy_from_slice(&depths[..=limit]);
-    let cut: u16 = depths[limit + 1..].iter().sum();
-    if cut == 0 {
-        return count;
+    for &depth in depths {
+        count[usize::from(depth).min(limit)] += 1;
     }
-    count[limit] += cut;
     let used: u32 = (1..=limit).map(|n| u32::from(count[n]) << (limit - n)).sum();
     for _ in 1 << limit..used {
         // A leaf one level down makes room for a sibling, which comes from the limit.
