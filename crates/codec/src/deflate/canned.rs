@@ -15,7 +15,7 @@
 use super::bits::Reader;
 use super::encode::{Chooser, Codes, Deflate, Histogram, Lengths};
 use super::huffman;
-use super::inflate::{Block, Inflate, InflateError, Tables, side_by_side};
+use super::inflate::{Block, DISTANCE_LOOK_UP, Inflate, InflateError, Tables, side_by_side};
 use super::matcher::{Level, Sequence};
 use super::probe::Short;
 use super::symbols::{DISTANCE_CLASSES, DISTANCES, LITLENS, MAX_DISTANCE};
@@ -437,7 +437,9 @@ impl Trainer {
         self.lengths.clear();
         for table in 0..tables as u32 {
             let members = units.iter().zip(&self.group).filter(|(_, group)| **group == table);
-            self.lengths.push(total(members.map(|(unit, _)| unit), self.window).lengths());
+            let total = total(members.map(|(unit, _)| unit), self.window);
+            // No codeword is longer than what is looked up at once: it would be walked.
+            self.lengths.push(total.lengths_within(LOOK_UP.ilog2(), DISTANCE_LOOK_UP.ilog2()));
         }
         self.cost = 0;
         for (unit, group) in units.iter().zip(&mut self.group) {

@@ -15,7 +15,7 @@ use core::fmt;
 
 /// The longest codeword in blocks of ours. Deflate has one longer, for symbols so rare that it gains
 /// nothing.
-const OUR_MAX_BITS: usize = 14;
+const OUR_MAX_BITS: u32 = 14;
 
 /// Which symbol a match length has, less [`FIRST_LENGTH`]; by length less 3.
 const CLASS_OF_LENGTH: [u8; 256] = {
@@ -336,9 +336,16 @@ impl Histogram {
     /// The lengths of the best codes for these symbols, no codeword longer than 14 bits.
     #[must_use]
     pub fn lengths(&self) -> Lengths {
+        self.lengths_within(OUR_MAX_BITS, OUR_MAX_BITS)
+    }
+
+    /// As [`Histogram::lengths`], no codeword longer than so many bits: of literals and lengths, of
+    /// distances.
+    #[must_use]
+    pub fn lengths_within(&self, litlen: u32, distance: u32) -> Lengths {
         let mut lengths = Lengths { litlen: [0; LITLENS], distance: [0; DISTANCES] };
-        huffman::lengths(&self.litlen, OUR_MAX_BITS, &mut lengths.litlen);
-        huffman::lengths(&self.distance, OUR_MAX_BITS, &mut lengths.distance);
+        huffman::lengths(&self.litlen, litlen as usize, &mut lengths.litlen);
+        huffman::lengths(&self.distance, distance as usize, &mut lengths.distance);
         lengths
     }
 

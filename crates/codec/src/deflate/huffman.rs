@@ -44,29 +44,11 @@ pub enum Incomplete {
 
 /// A look-up table for one alphabet; `N` entries, a power of two.
 pub struct Decoder<const N: usize> {
-    /// What a reversed codeword stands for; 0 where it is too long for the table, or none.
+    /// What the bits stand for that a reversed codeword begins; 0 where it is too long for the table, or none.
     table: [u32; N],
-    /// The bits to look up: as many as the longest codeword has, if the table is that large.
-    mask: u64,
     /// For the walk: codewords of each length, and symbols in order of codeword.
     count: [u16; MAX_BITS + 1],
     sorted: [u16; 288],
-}
-
-/// The table of a [`Decoder`]. Invariant: `mask` is less than `N`.
-#[derive(Clone, Copy)]
-pub struct LookUp<'a, const N: usize> {
-    table: &'a [u32; N],
-    mask: u64,
-}
-
-impl<const N: usize> LookUp<'_, N> {
-    /// As [`Decoder::look_up`].
-    #[inline(always)]
-    pub fn get(&self, bits: u64) -> u32 {
-        // SAFETY: masked, it is less than `N`.
-        unsafe { *self.table.get_unchecked((bits & self.mask) as usize) }
-    }
 }
 
 /// An entry of a [`Decoder`], made from a symbol by the alphabet: the low byte is free for the
@@ -74,9 +56,12 @@ impl<const N: usize> LookUp<'_, N> {
 pub type Meaning = fn(symbol: usize) -> u32;
 
 impl<const N: usize> Decoder<N> {
+    /// How many bits are looked up.
+    const BITS: usize = N.ilog2() as usize;
+
     pub const fn new() -> Self {
-        assert!(N.is_power_of_two() && N >= 2);
-        Self { table: [0; N], mask: 1, count: [0; MAX_BITS + 1], sorted: [0; 288] }
+        assert!(N.is_power_of_two() && N >= 2 && Self::BITS <= MAX_BITS);
+        Self { table: [0; N], count: [0; MAX_BITS + 1], sorted: [0; 288] }
     }
 
     /// Makes this the decoder of the code with these lengths.
@@ -117,19 +102,16 @@ impl<const N: usize> Decoder<N> {
     /// Fills the table for codewords of one bit, copies it behind itself, adds those of two bits,
     /// and so on: each entry is written about twice, whatever the code.
     fn fill(&mut self, meaning: Meaning) {
-        let longest = (1..=MAX_BITS).rev().find(|&n| self.count[n] != 0).unwrap_or(1);
-        let bits = longest.min(N.trailing_zeros() as usize);
-        self.mask = (1 << bits) - 1;
         self.table[..2].fill(0);
         let (mut codeword, mut at) = (0u32, 0);
-        for length in 1..=bits {
+        for length in 1..=Self::BITS {
             for _ in 0..self.count[length] {
                 let reversed = (codeword.reverse_bits() >> (32 - length)) as usize;
                 self.table[reversed] = meaning(usize::from(self.sorted[at])) + length as u32;
                 codeword += 1;
                 at += 1;
             }
-            if length < bits {
+            if length < Self::BITS {
                 self.table.copy_within(..1 << length, 1 << length);
                 codeword <<= 1;
             }
@@ -139,9 +121,9 @@ impl<const N: usize> Decoder<N> {
     /// Replaces entries by what `join` makes of them, of the entry that follows in the stream, and
     /// of the table's number of bits; it knows whether both codewords fit.
     pub fn pair(&mut self, join: impl Fn(u32, u32, u32) -> Option<u32>) {
-        let bits = self.mask.count_ones();
+        let bits = Self::BITS as u32;
         // What follows entry `i` is entry `i >> length`, a lower one and not yet replaced.
-        for i in (0..=self.mask as usize).rev() {
+        for i in (0..N).rev() {
             let first = self.table[i];
             let second = self.table[i >> (first & 0xff).min(bits)];
             if first != 0 && second != 0 {
@@ -153,14 +135,7 @@ impl<const N: usize> Decoder<N> {
     /// The entry for the codeword at the front of `bits`, 0 if it is not in the table.
     #[inline(always)]
     pub fn look_up(&self, bits: u64) -> u32 {
-        self.table[(bits & self.mask) as usize & (N - 1)]
-    }
-
-    /// The table and its mask, where a loop can keep them in registers.
-    #[inline(always)]
-    pub fn look_up_table(&self) -> LookUp<'_, N> {
-        assert!(self.mask < N as u64);
-        LookUp { table: &self.table, mask: self.mask }
+        self.table[bits as usize & (N - 1)]
     }
 
     /// The symbol of the codeword at the front of `bits`, and its length: bit by bit, for any

@@ -185,11 +185,11 @@ fn long(found: Option<(usize, u32)>, meaning: fn(usize) -> u32) -> u32 {
     found.map_or(INVALID, |(symbol, length)| meaning(symbol) + length)
 }
 
-/// A decoder of deflate and the memory it needs, about 29 KiB.
+/// A decoder of deflate and the memory it needs, about 21 KiB.
 pub struct Inflate {
     tables: Tables<1024>,
     /// For blocks that may be long.
-    large: Tables<4096>,
+    large: Tables<2048>,
     precode: Decoder<128>,
     /// Whether `tables` are those of a fixed block.
     fixed: bool,
