@@ -190,6 +190,12 @@ fn what_is_no_table_is_refused() {
     assert_eq!(refused(5000, &good), BadTable::Window(5000));
     assert_eq!(refused(4096, &good), BadTable::Distance(24));
     let mut bad = good;
+    // Complete, but with 13 extra bits behind a codeword of 15.
+    bad.distance[..4].fill(6);
+    bad.distance[4..18].fill(4);
+    bad.distance[18..].copy_from_slice(&[5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 15]);
+    assert_eq!(refused(32768, &bad), BadTable::Long(28));
+    let mut bad = good;
     bad.litlen[7] = 1;
     assert_eq!(refused(32768, &bad), BadTable::Code);
     bad.litlen[7] = 200;

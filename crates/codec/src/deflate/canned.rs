@@ -12,13 +12,13 @@
 //!
 //! A table must have a codeword for everything that can occur, so that it takes any unit.
 
-use super::bits::Reader;
+use super::bits::{MAX_CODEWORD, Reader};
 use super::encode::{Chooser, Codes, Deflate, Histogram, Lengths};
 use super::huffman;
 use super::inflate::{Block, DISTANCE_LOOK_UP, Inflate, InflateError, Tables, side_by_side};
 use super::matcher::{Level, Sequence};
 use super::probe::Short;
-use super::symbols::{DISTANCE_CLASSES, DISTANCES, LITLENS, MAX_DISTANCE};
+use super::symbols::{Class, DISTANCE_CLASSES, DISTANCES, LITLENS, MAX_DISTANCE};
 use crate::DoesNotFit;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -36,6 +36,8 @@ pub enum BadTable {
     /// This class of distances (its symbol) has no codeword though the window reaches it, or has
     /// one though it does not.
     Distance(usize),
+    /// This class of distances (its symbol) has a codeword of more than 26 bits with its extra bits.
+    Long(usize),
     /// The header that should tell the lengths is none.
     Header(InflateError),
 }
@@ -50,6 +52,9 @@ impl fmt::Display for BadTable {
             Self::Symbol(n) => write!(f, "literal or length {n} has no codeword; each needs one"),
             Self::Distance(n) => {
                 write!(f, "distances of class {n} have a codeword and need none, or the reverse")
+            }
+            Self::Long(n) => {
+                write!(f, "distances of class {n} take more than {MAX_CODEWORD} bits")
             }
             Self::Header(error) => write!(f, "the header is no dynamic block's: {error}"),
         }
@@ -101,11 +106,14 @@ impl Table {
             return Err(BadTable::Symbol(symbol));
         }
         let classes = lengths.distance.iter().zip(&DISTANCE_CLASSES);
-        let wrong = |(&n, class): (&u8, &super::symbols::Class)| {
-            (usize::from(class.base) <= window) != (n != 0)
-        };
+        let wrong = |(&n, class): (&u8, &Class)| (usize::from(class.base) <= window) != (n != 0);
         if let Some(class) = { classes }.position(wrong) {
             return Err(BadTable::Distance(class));
+        }
+        let long =
+            |(&n, class): (&u8, &Class)| u32::from(n) + u32::from(class.extra) > MAX_CODEWORD;
+        if let Some(class) = lengths.distance.iter().zip(&DISTANCE_CLASSES).position(long) {
+            return Err(BadTable::Long(class));
         }
         let mut tables = Tables::new();
         tables.build(&lengths.litlen, &lengths.distance).map_err(|_| BadTable::Code)?;

@@ -1,7 +1,7 @@
 //! The encoder: sequences to bits.
 #![allow(unsafe_code)] // Calls of functions compiled for processors that have BMI2.
 
-use super::bits::{Codeword, Writer, codeword};
+use super::bits::{Codeword, MAX_CODEWORD, Writer, codeword};
 use super::canned::{Table, TableSet};
 use super::huffman;
 use super::matcher::{Level, Matcher, Sequence};
@@ -13,9 +13,9 @@ use super::symbols::{
 use crate::{DoesNotFit, MAX_UNIT, cpu};
 use core::fmt;
 
-/// The longest codeword in blocks of ours. Deflate has one longer, for symbols so rare that it gains
-/// nothing.
-const OUR_MAX_BITS: u32 = 14;
+/// The longest codewords in blocks of ours: of literals and lengths, of distances, which have up to 13 extra
+/// bits behind them. Deflate has longer ones, for symbols so rare that it gains nothing.
+const OUR_MAX_BITS: [u32; 2] = [14, MAX_CODEWORD - 13];
 
 /// Which symbol a match length has, less [`FIRST_LENGTH`]; by length less 3.
 const CLASS_OF_LENGTH: [u8; 256] = {
@@ -101,11 +101,10 @@ impl Codes {
             rest = &rest[literals + usize::from(sequence.length)..];
             let (class, above, extra) = class_of_distance(sequence.distance);
             let room = gathered[count..].first_chunk_mut::<OF_MATCH>().expect("room");
-            *room = [
-                self.length[usize::from(sequence.length) - 3],
-                self.distance[class],
-                codeword(above, extra),
-            ];
+            let distance = self.distance[class];
+            // The extra bits above the codeword's, their number added to its.
+            let above = above << 6 << (distance & 63);
+            *room = [self.length[usize::from(sequence.length) - 3], distance + above + extra];
             count += OF_MATCH;
         }
         count = self.literals(&mut writer, gathered, count, rest, rest.len())?;
@@ -158,7 +157,7 @@ impl Codes {
 const CODEWORDS: usize = 1024;
 /// The most that are added at once: literals, and what a match has.
 const GROUP: usize = 4;
-const OF_MATCH: usize = 3;
+const OF_MATCH: usize = 2;
 
 /// Codewords of a unit on their way to the stream.
 type Codewords = [Codeword; CODEWORDS];
@@ -333,10 +332,11 @@ impl Histogram {
         pairs.chain(self.distance.iter_mut().zip(&other.distance)).for_each(|(a, b)| *a += b);
     }
 
-    /// The lengths of the best codes for these symbols, no codeword longer than 14 bits.
+    /// The lengths of the best codes for these symbols, no codeword longer than 14 bits, or 13 of distances.
     #[must_use]
     pub fn lengths(&self) -> Lengths {
-        self.lengths_within(OUR_MAX_BITS, OUR_MAX_BITS)
+        let [litlen, distance] = OUR_MAX_BITS;
+        self.lengths_within(litlen, distance)
     }
 
     /// As [`Histogram::lengths`], no codeword longer than so many bits: of literals and lengths, of

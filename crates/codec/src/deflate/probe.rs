@@ -11,6 +11,7 @@
 #![allow(unsafe_code)] // Loads without bounds checks: half of the time.
 
 use super::matcher::{MAX_TABLE, Row, common, hash, push};
+use core::hint::select_unpredictable;
 
 /// Bytes that are looked at where a match may begin.
 const LOOK: usize = 16;
@@ -73,35 +74,42 @@ fn go<const N: usize, const B: u32, const NEAR: bool>(
         let entry = table.add(hash);
         usize::from(entry.replace(at as u16))
     };
-    // Where a match may come from, and how the first 8 bytes differ.
-    let look = |at: usize| {
-        let word = load(at);
+    // Puts a place into both tables, and says what they had there for these 8 bytes.
+    let put = |word: u64, at: usize| {
         let from_long = swap(long, hash(word, B), at);
-        let from_short = swap(short, hash(word << (64 - 8 * N), B), at);
-        let (long, short) = (load(from_long) ^ word, load(from_short) ^ word);
-        let is_long = long == 0 && (NEAR || at - from_long <= window);
-        let (from, differ) = if is_long { (from_long, 0) } else { (from_short, short) };
-        let near = NEAR || at - from <= window;
-        (from, if near { differ } else { u64::MAX })
+        (from_long, swap(short, hash(word << (64 - 8 * N), B), at))
     };
+    let near = |at: usize, from: usize| NEAR || at - from <= window;
     let (mut at, mut tail) = (1, 0);
     while at < last {
-        let (mut from, mut differ) = look(at);
-        if differ as u32 != 0 {
-            at += 1 + ((at - tail) >> 6);
-            continue;
+        let word = load(at);
+        let (from_long, from_short) = put(word, at);
+        let (begin, from, length);
+        if load(from_long) == word && near(at, from_long) {
+            // No longer one is looked for.
+            put(load(at + 1), at + 1);
+            (begin, from) = (at, from_long);
+            length = 8 + same(load(from + 8) ^ load(begin + 8));
+        } else {
+            let differ = load(from_short) ^ word;
+            if differ as u32 != 0 || !near(at, from_short) {
+                at += 1 + ((at - tail) >> 6);
+                continue;
+            }
+            // The match one byte on, if it is longer.
+            let next = load(at + 1);
+            let (next_long, next_short) = put(next, at + 1);
+            let is_long = load(next_long) == next && near(at + 1, next_long);
+            let next_from = select_unpredictable(is_long, next_long, next_short);
+            let next_differ = if near(at + 1, next_from) { load(next_from) ^ next } else { 1 };
+            let better = same(next_differ) > same(differ);
+            begin = at + usize::from(better);
+            from = select_unpredictable(better, next_from, from_short);
+            let differ = select_unpredictable(better, next_differ, differ);
+            let more = same(load(from + 8) ^ load(begin + 8));
+            length = same(differ) + select_unpredictable(differ == 0, more, 0);
         }
-        // The match one byte on, if it is longer.
-        let (next_from, next_differ) = look(at + 1);
-        let better = next_differ as u32 == 0 && differ != 0 && {
-            next_differ == 0 || same(next_differ) > same(differ)
-        };
-        let begin = if better { at + 1 } else { at };
-        if better {
-            (from, differ) = (next_from, next_differ);
-        }
-        let more = load(from + 8) ^ load(begin + 8);
-        let mut length = if differ == 0 { 8 + same(more) } else { same(differ) };
+        let mut length = length;
         if length == LOOK {
             length += common(unit, from + LOOK, begin + LOOK);
         }
@@ -110,9 +118,7 @@ fn go<const N: usize, const B: u32, const NEAR: bool>(
         at = tail;
         // One more place to be found again: near the end of the match.
         if at < last {
-            let word = load(at - 2);
-            swap(long, hash(word, B), at - 2);
-            swap(short, hash(word << (64 - 8 * N), B), at - 2);
+            put(load(at - 2), at - 2);
         }
     }
     tail
