@@ -31,6 +31,13 @@ pub const fn codeword(bits: u32, count: u32) -> Codeword {
     bits << 6 | count
 }
 
+/// A codeword with `count` extra bits behind it.
+#[inline(always)]
+pub const fn with_extra(word: Codeword, extra: u32, count: u32) -> Codeword {
+    debug_assert!(extra >> count == 0 && (word & 63) + count <= MAX_CODEWORD);
+    word + (extra << 6 << (word & 63)) + count
+}
+
 impl<'a> Writer<'a> {
     pub fn new(out: &'a mut [u8]) -> Self {
         Self { out, at: 0, bits: 0, count: 0 }

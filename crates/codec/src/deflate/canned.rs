@@ -18,7 +18,7 @@ use super::huffman;
 use super::inflate::{Block, DISTANCE_LOOK_UP, Inflate, InflateError, Tables, side_by_side};
 use super::matcher::{Level, Sequence};
 use super::probe::Short;
-use super::symbols::{Class, DISTANCE_CLASSES, DISTANCES, LITLENS, MAX_DISTANCE};
+use super::symbols::{DISTANCE_CLASSES, DISTANCES, LITLENS, MAX_DISTANCE};
 use crate::DoesNotFit;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -105,15 +105,13 @@ impl Table {
         if let Some(symbol) = lengths.litlen.iter().position(|&n| n == 0) {
             return Err(BadTable::Symbol(symbol));
         }
-        let classes = lengths.distance.iter().zip(&DISTANCE_CLASSES);
-        let wrong = |(&n, class): (&u8, &Class)| (usize::from(class.base) <= window) != (n != 0);
-        if let Some(class) = { classes }.position(wrong) {
-            return Err(BadTable::Distance(class));
-        }
-        let long =
-            |(&n, class): (&u8, &Class)| u32::from(n) + u32::from(class.extra) > MAX_CODEWORD;
-        if let Some(class) = lengths.distance.iter().zip(&DISTANCE_CLASSES).position(long) {
-            return Err(BadTable::Long(class));
+        for (i, (&n, class)) in lengths.distance.iter().zip(&DISTANCE_CLASSES).enumerate() {
+            if (usize::from(class.base) <= window) != (n != 0) {
+                return Err(BadTable::Distance(i));
+            }
+            if u32::from(n) + u32::from(class.extra) > MAX_CODEWORD {
+                return Err(BadTable::Long(i));
+            }
         }
         let mut tables = Tables::new();
         tables.build(&lengths.litlen, &lengths.distance).map_err(|_| BadTable::Code)?;

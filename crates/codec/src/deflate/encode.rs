@@ -1,7 +1,7 @@
 //! The encoder: sequences to bits.
 #![allow(unsafe_code)] // Calls of functions compiled for processors that have BMI2.
 
-use super::bits::{Codeword, MAX_CODEWORD, Writer, codeword};
+use super::bits::{Codeword, MAX_CODEWORD, Writer, with_extra};
 use super::canned::{Table, TableSet};
 use super::huffman;
 use super::matcher::{Level, Matcher, Sequence};
@@ -72,8 +72,7 @@ impl Codes {
             let base = usize::from(class.base) - 3;
             let end = (base + (1 << class.extra)).min(256);
             for (extra, out) in self.length[base..end].iter_mut().enumerate() {
-                let bits = (word >> 6) | (extra as u32) << (word & 63);
-                *out = codeword(bits, (word & 63) + u32::from(class.extra));
+                *out = with_extra(*word, extra as u32, class.extra.into());
             }
         }
         let mut words = [0; 32];
@@ -101,10 +100,10 @@ impl Codes {
             rest = &rest[literals + usize::from(sequence.length)..];
             let (class, above, extra) = class_of_distance(sequence.distance);
             let room = gathered[count..].first_chunk_mut::<OF_MATCH>().expect("room");
-            let distance = self.distance[class];
-            // The extra bits above the codeword's, their number added to its.
-            let above = above << 6 << (distance & 63);
-            *room = [self.length[usize::from(sequence.length) - 3], distance + above + extra];
+            *room = [
+                self.length[usize::from(sequence.length) - 3],
+                with_extra(self.distance[class], above, extra),
+            ];
             count += OF_MATCH;
         }
         count = self.literals(&mut writer, gathered, count, rest, rest.len())?;
@@ -444,14 +443,10 @@ impl Header {
         let mut lengths = [u8::MAX; LITLENS + DISTANCES + 1];
         lengths[..litlens].copy_from_slice(&litlen[..litlens]);
         lengths[litlens..][..distances].copy_from_slice(&distance[..distances]);
+        let places = (1..).zip(lengths[..=litlens + distances].windows(2));
         let mut ends = [0u16; LITLENS + DISTANCES];
-        let mut runs = 0;
-        for (i, two) in lengths[..=litlens + distances].windows(2).enumerate() {
-            ends[runs] = i as u16 + 1;
-            runs += usize::from(two[0] != two[1]);
-        }
         let mut at = 0;
-        for &end in &ends[..runs] {
+        for &end in huffman::kept(places.map(|(end, two)| (end, two[0] != two[1])), &mut ends) {
             let end = usize::from(end);
             header.push_run(lengths[at], end - at);
             at = end;
@@ -524,8 +519,7 @@ impl Header {
         for (out, item) in items.iter_mut().zip(&self.items[..self.count]) {
             let symbol = item & 0xff;
             let word = words[usize::from(symbol)];
-            let extra = u32::from(item >> 8) << (word & 63);
-            *out = codeword(word >> 6 | extra, (word & 63) + repeat_bits(symbol));
+            *out = with_extra(word, u32::from(item >> 8), repeat_bits(symbol));
         }
         writer.put_all(&items[..self.count])
     }

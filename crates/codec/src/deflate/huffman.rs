@@ -158,16 +158,24 @@ impl<const N: usize> Decoder<N> {
     }
 }
 
+/// Writes the items to be kept to the front of `room`, which has a place for each item, and returns them.
+/// Which they are cannot be predicted: no branch.
+#[inline(always)]
+pub fn kept<T: Copy>(items: impl Iterator<Item = (T, bool)>, room: &mut [T]) -> &[T] {
+    let mut n = 0;
+    for (item, keep) in items {
+        room[n] = item;
+        n += usize::from(keep);
+    }
+    &room[..n]
+}
+
 /// Writes the codewords of the canonical code with these lengths; symbols without one keep what they had.
 pub fn codewords(lengths: &[u8], out: &mut [Codeword]) {
     // Only those with one: counting the others at one place after another would take most of the time.
     let mut used = [0u16; SYMBOLS];
-    let mut n = 0;
-    for (symbol, &length) in lengths.iter().enumerate() {
-        used[n] = symbol as u16;
-        n += usize::from(length != 0);
-    }
-    let used = used[..n].iter().map(|&symbol| (usize::from(symbol), lengths[usize::from(symbol)]));
+    let used = kept((0..).zip(lengths).map(|(symbol, &length)| (symbol, length != 0)), &mut used);
+    let used = used.iter().map(|&symbol| (usize::from(symbol), lengths[usize::from(symbol)]));
     let mut next = [0u32; MAX_BITS + 2];
     for (_, length) in used.clone() {
         next[usize::from(length) + 1] += 1;
@@ -244,14 +252,12 @@ fn symbol(leaf: u32) -> usize {
 fn sorted_leaves<const ROOM: usize>(frequencies: &[u32], leaves: &mut [u32; ROOM]) -> usize {
     const COUNTED: usize = 64;
     let place = |leaf: u32| ((leaf >> 9) as usize).min(COUNTED - 1);
-    let mut occurring = [0u32; ROOM];
-    let mut n = 0;
-    for (symbol, &frequency) in frequencies.iter().enumerate() {
+    let all = (0..).zip(frequencies).map(|(symbol, &frequency)| {
         debug_assert!(frequency < 1 << 23);
-        occurring[n] = frequency << 9 | symbol as u32;
-        n += usize::from(frequency != 0);
-    }
-    let occurring = &occurring[..n];
+        (frequency << 9 | symbol, frequency != 0)
+    });
+    let mut occurring = [0u32; ROOM];
+    let occurring = kept(all, &mut occurring);
     let mut starts = [0u16; COUNTED + 1];
     for &leaf in occurring {
         starts[place(leaf) + 1] += 1;
@@ -265,8 +271,8 @@ fn sorted_leaves<const ROOM: usize>(frequencies: &[u32], leaves: &mut [u32; ROOM
         leaves[usize::from(*start)] = leaf;
         *start += 1;
     }
-    leaves[last..n].sort_unstable();
-    n
+    leaves[last..occurring.len()].sort_unstable();
+    occurring.len()
 }
 
 /// Writes how deep in Huffman's tree each of these leaves is, which are sorted by frequency: none deeper

@@ -84,7 +84,7 @@ fn go<const N: usize, const B: u32, const NEAR: bool>(
     while at < last {
         let word = load(at);
         let (from_long, from_short) = put(word, at);
-        let (begin, from, length);
+        let (begin, from, mut length);
         if load(from_long) == word && near(at, from_long) {
             // No longer one is looked for.
             put(load(at + 1), at + 1);
@@ -109,7 +109,6 @@ fn go<const N: usize, const B: u32, const NEAR: bool>(
             let more = same(load(from + 8) ^ load(begin + 8));
             length = same(differ) + select_unpredictable(differ == 0, more, 0);
         }
-        let mut length = length;
         if length == LOOK {
             length += common(unit, from + LOOK, begin + LOOK);
         }

@@ -330,6 +330,8 @@ mod tests {
                 for vectors in [false, cpu::has_avx2()] {
                     let mut out = plain[..distance].to_vec();
                     out.resize(distance + length + ROOM, 0);
+                    // What lies behind the room is not written.
+                    out.extend([0xee; 16]);
                     let to = out[distance..].as_mut_ptr();
                     // SAFETY: `distance` bytes lie before `to`, and the room behind the match.
                     unsafe {
@@ -340,6 +342,7 @@ mod tests {
                         }
                     }
                     assert!(out[..plain.len()] == plain, "{length} from {distance}, {vectors}");
+                    assert_eq!(out[plain.len() + ROOM..], [0xee; 16]);
                 }
             }
         }
