@@ -7,9 +7,13 @@
 
 use libfuzzer_sys::fuzz_target;
 use octavo_codec::deflate::{
-    Deflate, GENERAL, GENERAL_IDS, Histogram, InflateError, Level, Table, TableSet, train,
+    Deflate, GENERAL, GENERAL_IDS, Generations, Histogram, InflateError, Level, Table, TableSet,
+    train,
 };
+use octavo_codec::{Codec, Job, Workspace};
 use octavo_fuzz::{Guarded, Input, by_zlib, with_header};
+use std::cell::RefCell;
+use std::sync::Arc;
 
 const ROOM: usize = 1 << 16;
 
@@ -31,6 +35,9 @@ fuzz_target!(|input: &[u8]| {
     reads_back(&table);
     body(&table, input.rest());
     unit(&table, input.rest());
+    if window == 4096 {
+        pages(&table, input.rest());
+    }
 });
 
 fn histogram(head: &[u8]) -> Histogram {
@@ -71,6 +78,40 @@ fn body(table: &Table, body: &[u8]) {
         }
         Err(error) => assert!(!zlib.accepted, "only zlib accepts it, we say {error}"),
     }
+}
+
+/// The bytes as pages that are compressed together, in turn with room for all and with little.
+fn pages(table: &Table, bytes: &[u8]) {
+    thread_local! {
+        static WORKSPACE: RefCell<Workspace> = RefCell::new(Workspace::new(&[learnt()]));
+    }
+    let mut pages: Vec<Vec<u8>> = bytes.chunks(4096).map(<[u8]>::to_vec).collect();
+    pages.iter_mut().for_each(|page| page.resize(4096, 0));
+    let room = |i: usize| if i % 4 == 3 { 100 * i } else { 8292 };
+    let mut rooms: Vec<Guarded> = (0..pages.len()).map(|i| Guarded::new(room(i))).collect();
+    let tables = Generations::with(4096, &[*table.lengths()]).expect("a table");
+    WORKSPACE.with_borrow_mut(|workspace| {
+        workspace.set_learnt(Arc::new(tables));
+        let mut jobs: Vec<Job<'_>> =
+            pages.iter().zip(&mut rooms).map(|(page, room)| Job::new(page, room.room())).collect();
+        workspace.compress_all(learnt(), &mut jobs);
+        let sizes: Vec<_> = jobs.iter().map(|job| job.size).collect();
+        for (i, (page, size)) in pages.iter().zip(sizes).enumerate() {
+            let made = rooms[i].checked();
+            let Ok(size) = size else {
+                assert!(room(i) < 8292, "a codeword has 15 bits at most");
+                continue;
+            };
+            let mut out = Guarded::new(4096);
+            let said = workspace.decompress(learnt(), &made[..size], out.room());
+            assert_eq!(said, Ok(()));
+            assert!(out.checked() == *page, "another page");
+        }
+    });
+}
+
+fn learnt() -> Codec {
+    "deflate-canned:1".parse().expect("a codec")
 }
 
 /// The bytes as a unit.

@@ -27,7 +27,7 @@ pub struct Batch<'e, 'r, 'a, E: Engine + ?Sized> {
 impl<'e, 'r, 'a, E: Engine + ?Sized> Batch<'e, 'r, 'a, E> {
     /// A batch of these requests, none of them started.
     pub fn new(engine: &'e mut E, requests: &'r mut [Request<'a>]) -> Self {
-        debug_assert!(!requests.iter().any(|r| matches!(r.state, State::Started(_))));
+        debug_assert!(!requests.iter().any(Request::is_started));
         Self { engine, requests, next: 0, started: 0, cursor: 0 }
     }
 
@@ -46,18 +46,22 @@ impl<'e, 'r, 'a, E: Engine + ?Sized> Batch<'e, 'r, 'a, E> {
     }
 
     /// The place of a request that got done, if one did by now. Each is told once. An engine that
-    /// works in the caller does one now.
+    /// works in the caller does one now, or all of them where that is better.
     pub fn poll(&mut self) -> Option<usize> {
         if self.started == 0 {
             return None;
         }
+        self.engine.check_together(self.requests);
         for _ in 0..self.requests.len() {
             let place = self.cursor;
             self.cursor = if place + 1 == self.requests.len() { 0 } else { place + 1 };
             let request = &mut self.requests[place];
-            if let State::Started(ticket) = request.state
-                && let Some(outcome) = self.engine.check(ticket, &mut request.io)
-            {
+            let outcome = match request.state {
+                State::Started(ticket) => self.engine.check(ticket, &mut request.io),
+                State::Ready(outcome) => Some(outcome),
+                State::New | State::Done(_) => None,
+            };
+            if let Some(outcome) = outcome {
                 request.state = State::Done(outcome);
                 self.started -= 1;
                 return Some(place);
@@ -111,7 +115,7 @@ impl<'e, 'r, 'a, E: Engine + ?Sized> Batch<'e, 'r, 'a, E> {
     /// When there is no such place, or its request is started and not done.
     pub fn set(&mut self, place: usize, request: Request<'a>) -> Request<'a> {
         let there = &mut self.requests[place];
-        assert!(!matches!(there.state, State::Started(_)), "a request that is with an engine");
+        assert!(!there.is_started(), "a request that is with an engine");
         self.next = self.next.min(place);
         core::mem::replace(there, request)
     }
@@ -125,6 +129,8 @@ impl<E: Engine + ?Sized> Drop for Batch<'_, '_, '_, E> {
         for request in &mut *self.requests {
             if let State::Started(ticket) = request.state {
                 self.engine.abandon(ticket);
+            }
+            if request.is_started() {
                 request.state = State::New;
             }
         }

@@ -1,13 +1,27 @@
 //! The engine that every machine has: the codecs, in the caller.
 //!
 //! A request is done when it is asked for, so that a batch costs what calling the codec costs, and a
-//! batch that is dropped costs nothing.
+//! batch that is dropped costs nothing. Units that the codec compresses better many at once are done
+//! together when the first of them is asked for.
 
-use crate::request::{By, Capabilities, Engine, Failure, Full, Io, Operation, Outcome, Ticket};
+use crate::request::{
+    By, Capabilities, Engine, Failure, Full, Io, Operation, Outcome, Request, State, Ticket,
+};
 use alloc::sync::Arc;
 use core::fmt;
 use octavo_codec::deflate::{Generation, Generations};
-use octavo_codec::{Codec, MAX_UNIT, Workspace};
+use octavo_codec::{Codec, Job, MAX_UNIT, Workspace};
+
+/// Units that are done together, at most.
+const TOGETHER: usize = 32;
+
+/// Whether a request is to be done, and better together with others.
+fn waits(request: &Request<'_>) -> bool {
+    let Io { operation, codec, input, .. } = &request.io;
+    request.state == State::Started(Ticket::Software(By::Cpu))
+        && *operation == Operation::Compress
+        && Workspace::is_better_together(*codec, input.len())
+}
 
 /// The CPU as an engine.
 pub struct Cpu {
@@ -65,6 +79,26 @@ impl Engine for Cpu {
         Some(self.run_as(by, io))
     }
 
+    fn check_together(&mut self, requests: &mut [Request<'_>]) {
+        while let Some(first) = requests.iter().find(|request| waits(request)) {
+            let codec = first.io.codec;
+            let is_one = |request: &&mut Request<'_>| waits(request) && request.io.codec == codec;
+            let mut some = requests.iter_mut().filter(is_one).fuse();
+            let mut count = 0;
+            let mut jobs: [Job<'_>; TOGETHER] = core::array::from_fn(|_| {
+                let Some(request) = some.next() else { return Job::new(&[], &mut []) };
+                count += 1;
+                Job::new(request.io.input, request.io.output)
+            });
+            self.workspace.compress_all(codec, &mut jobs[..count]);
+            let sizes = jobs.map(|job| job.size);
+            for (request, size) in requests.iter_mut().filter(is_one).zip(&sizes[..count]) {
+                let result = size.map_err(|octavo_codec::DoesNotFit| Failure::DoesNotFit);
+                request.state = State::Ready(Outcome { result, by: By::Cpu });
+            }
+        }
+    }
+
     fn abandon(&mut self, _: Ticket) {}
 
     fn pause(&mut self) {}
@@ -86,8 +120,8 @@ impl Engine for Cpu {
     }
 
     #[inline]
-    fn batches(&self, _: Operation, _: Codec, _: usize) -> bool {
-        false
+    fn batches(&self, operation: Operation, codec: Codec, unit_bytes: usize) -> bool {
+        operation == Operation::Compress && Workspace::is_better_together(codec, unit_bytes)
     }
 }
 

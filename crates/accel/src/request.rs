@@ -74,6 +74,8 @@ impl<'a> Io<'a> {
 pub(crate) enum State {
     New,
     Started(Ticket),
+    /// Started and done, and nobody was told.
+    Ready(Outcome),
     Done(Outcome),
 }
 
@@ -94,12 +96,17 @@ impl<'a> Request<'a> {
         Self { io, state: State::New }
     }
 
+    /// Whether it belongs to a batch that has not told yet what became of it.
+    pub(crate) fn is_started(&self) -> bool {
+        matches!(self.state, State::Started(_) | State::Ready(_))
+    }
+
     /// What became of it, once it is done.
     #[must_use]
     pub fn outcome(&self) -> Option<Outcome> {
         match self.state {
             State::Done(outcome) => Some(outcome),
-            State::New | State::Started(_) => None,
+            State::New | State::Started(_) | State::Ready(_) => None,
         }
     }
 
@@ -115,7 +122,7 @@ impl<'a> Request<'a> {
     /// When it is started and not done: it belongs to a batch that was dropped too early.
     #[must_use]
     pub fn into_io(self) -> Io<'a> {
-        assert!(!matches!(self.state, State::Started(_)), "a request that is with an engine");
+        assert!(!self.is_started(), "a request that is with an engine");
         self.io
     }
 }
@@ -273,6 +280,10 @@ pub trait Engine {
     /// outcome once there is one. The ticket is void then.
     fn check(&mut self, ticket: Ticket, io: &mut Io<'_>) -> Option<Outcome>;
 
+    /// Looks after started requests together, where that is better than each by itself: those that are
+    /// done then are ready.
+    fn check_together(&mut self, _: &mut [Request<'_>]) {}
+
     /// Gives a started request up; its ticket is void.
     fn abandon(&mut self, ticket: Ticket);
 
@@ -334,6 +345,10 @@ impl<E: Engine + ?Sized> Engine for Box<E> {
 
     fn check(&mut self, ticket: Ticket, io: &mut Io<'_>) -> Option<Outcome> {
         (**self).check(ticket, io)
+    }
+
+    fn check_together(&mut self, requests: &mut [Request<'_>]) {
+        (**self).check_together(requests);
     }
 
     fn abandon(&mut self, ticket: Ticket) {

@@ -3,8 +3,10 @@
 mod rig;
 
 use octavo_accel::{Batch, By, Cpu, Engine, Failure, Operation, Outcome, Request};
+use octavo_codec::deflate::{Generations, Level, TableSet, learn};
 use octavo_codec::{Codec, Workspace};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 fn codecs() -> Vec<Codec> {
     ["lz4", "zstd:-1", "zstd:1", "deflate-fixed", "deflate-dynamic", "deflate-canned:1:general"]
@@ -80,6 +82,65 @@ proptest! {
                 prop_assert_eq!(outcome.result, Err(Failure::Corrupt));
             }
         }
+    }
+}
+
+/// An engine with tables learnt from pages, and the codec that has them.
+fn with_learnt(pages: &[Vec<u8>]) -> (Cpu, Codec) {
+    let codec = "deflate-canned:1".parse().expect("a codec");
+    let mut engine = Cpu::new(&[codec, Codec::Lz4]);
+    let samples = pages.iter().map(|page| &page[..]);
+    let lengths = learn(Level::L1, 4096, TableSet::MAX, samples);
+    engine.set_learnt(&Arc::new(Generations::with(4096, &lengths).expect("tables")));
+    (engine, codec)
+}
+
+#[test]
+fn pages_that_are_done_together_are_told_one_by_one() {
+    let pages: Vec<Vec<u8>> = rig::pages().into_iter().cycle().take(75).collect();
+    let (mut engine, codec) = with_learnt(&pages);
+    // Others in between, and some that have too little room.
+    let kind = |n: usize| {
+        (if n % 7 == 3 { Codec::Lz4 } else { codec }, if n % 5 == 1 { 40 } else { 4095 })
+    };
+    let mut outputs = vec![vec![0; 4095]; pages.len()];
+    let mut requests: Vec<Request<'_>> = pages
+        .iter()
+        .zip(&mut outputs)
+        .enumerate()
+        .map(|(n, (page, out))| Request::compress(kind(n).0, page, &mut out[..kind(n).1]))
+        .collect();
+
+    // Dropped after some were told: the others are new again, and done again.
+    let mut batch = Batch::new(&mut engine, &mut requests);
+    assert_eq!(batch.submit(), pages.len());
+    let early: Vec<usize> = (0..10).map(|_| batch.poll().expect("one at each poll")).collect();
+    assert_eq!(batch.started(), pages.len() - early.len());
+    drop(batch);
+    for (n, request) in requests.iter().enumerate() {
+        assert_eq!(request.outcome().is_some(), early.contains(&n), "request {n}");
+    }
+    let mut told = early;
+    let mut batch = Batch::new(&mut engine, &mut requests);
+    batch.submit();
+    while let Some(place) = batch.wait() {
+        assert!(batch.get(place).outcome().is_some_and(|outcome| outcome.by == By::Cpu));
+        told.push(place);
+    }
+    drop(batch);
+    told.sort_unstable();
+    assert!(told.into_iter().eq(0..pages.len()), "each once");
+
+    for (n, (request, page)) in requests.iter().zip(&pages).enumerate() {
+        let (codec, room) = kind(n);
+        if room == 40 {
+            assert_eq!(request.outcome().map(|o| o.result), Some(Err(Failure::DoesNotFit)), "{n}");
+            continue;
+        }
+        let bytes = request.bytes().expect("a page that compresses");
+        let (outcome, back) = rig::decompress(&mut engine, codec, bytes, page.len());
+        assert_eq!(outcome.result, Ok(page.len()));
+        assert!(back == *page, "another page than {n}");
     }
 }
 

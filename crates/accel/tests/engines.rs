@@ -76,7 +76,7 @@ fn what_one_kind_makes_the_others_read() {
 }
 
 #[test]
-fn only_devices_ask_for_batches() {
+fn devices_ask_for_batches_and_the_cpu_where_many_are_better() {
     let codecs = rig::codecs();
     let cpu = Engines::cpu().engine(&codecs, Unit::K4, 0);
     let model = Engines::model().engine(&codecs, Unit::K4, 0);
@@ -84,6 +84,9 @@ fn only_devices_ask_for_batches() {
         engine.batches(Operation::Compress, codec, unit.bytes())
     };
     assert!(!asks(&cpu, rig::FIXED, Unit::K4));
+    let learnt: Codec = "deflate-canned:1".parse().expect("a codec");
+    assert!(asks(&cpu, learnt, Unit::K4) && !asks(&cpu, learnt, Unit::K16));
+    assert!(!cpu.batches(Operation::Decompress, learnt, 4096));
     assert!(asks(&model, rig::FIXED, Unit::K4));
     assert!(!asks(&model, rig::FIXED, Unit::K16), "longer than its lanes");
     assert!(!asks(&model, Codec::Lz4, Unit::K4), "none that devices do");

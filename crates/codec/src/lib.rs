@@ -57,6 +57,25 @@ impl fmt::Display for DoesNotFit {
 
 impl core::error::Error for DoesNotFit {}
 
+/// A unit to be compressed, one of many.
+#[derive(Debug)]
+pub struct Job<'a> {
+    /// What is to be compressed.
+    pub unit: &'a [u8],
+    /// Where to, from the front on.
+    pub out: &'a mut [u8],
+    /// How many bytes it took; before it is done, that it does not fit.
+    pub size: Result<usize, DoesNotFit>,
+}
+
+impl<'a> Job<'a> {
+    /// To compress `unit` into the front of `out`.
+    #[must_use]
+    pub fn new(unit: &'a [u8], out: &'a mut [u8]) -> Self {
+        Self { unit, out, size: Err(DoesNotFit) }
+    }
+}
+
 /// The bytes are not what the codec made of a unit of the wanted length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Corrupt {

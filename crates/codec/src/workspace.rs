@@ -5,7 +5,7 @@ use crate::deflate::{
     Deflate, GENERAL, GENERAL_IDS, Generation, Generations, Inflate, Level, MAX_DISTANCE, Table,
     TableSet,
 };
-use crate::{Codec, Corrupt, DeflateMode, DoesNotFit, MAX_UNIT, ZstdLevel, lz4, zstd};
+use crate::{Codec, Corrupt, DeflateMode, DoesNotFit, Job, MAX_UNIT, ZstdLevel, lz4, zstd};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
@@ -56,20 +56,29 @@ impl OurDeflate {
         unit: &[u8],
         out: &mut [u8],
     ) -> Result<usize, DoesNotFit> {
-        let Self { deflate, general, learnt, .. } = self;
-        let learnt = match mode {
-            DeflateMode::Fixed => return deflate.fixed(level, unit, out),
-            DeflateMode::Dynamic => return deflate.dynamic(level, unit, out),
-            DeflateMode::CannedGeneral => None,
-            DeflateMode::Canned => learnt.as_ref().and_then(|Seen { all, compress }| {
-                compress.and_then(|generation| all.tables(generation.place()))
-            }),
-        };
-        if let Some(tables) = learnt {
-            return tables.compress(deflate, level, unit, out);
+        match mode {
+            DeflateMode::Fixed => self.deflate.fixed(level, unit, out),
+            DeflateMode::Dynamic => self.deflate.dynamic(level, unit, out),
+            DeflateMode::CannedGeneral | DeflateMode::Canned => {
+                self.with_tables(mode, |deflate, tables| tables.compress(deflate, level, unit, out))
+            }
         }
-        let general = general.as_ref().expect("a workspace made for canned");
-        general.compress(deflate, level, unit, out)
+    }
+
+    /// Does something with the encoder and the tables that canned units are made with.
+    fn with_tables<R>(
+        &mut self,
+        mode: DeflateMode,
+        what: impl FnOnce(&mut Deflate, &TableSet) -> R,
+    ) -> R {
+        let Self { deflate, general, learnt, .. } = self;
+        let learnt = learnt.as_ref().filter(|_| mode == DeflateMode::Canned);
+        let newest =
+            learnt.and_then(|Seen { all, compress }| all.tables(compress.as_ref()?.place()));
+        match newest {
+            Some(tables) => what(deflate, &tables),
+            None => what(deflate, general.as_ref().expect("a workspace made for canned")),
+        }
     }
 
     fn decompress(
@@ -223,6 +232,35 @@ impl Workspace {
                     }),
                 }
             }
+        }
+    }
+
+    /// Whether units of so many bytes are compressed in less time many at once, by
+    /// [`Workspace::compress_all`], than one by one.
+    #[must_use]
+    pub fn is_better_together(codec: Codec, unit_bytes: usize) -> bool {
+        let Codec::Deflate { mode: DeflateMode::Canned, level, parts } = codec else {
+            return false;
+        };
+        parts.count().is_none() && Deflate::is_better_together(level, unit_bytes)
+    }
+
+    /// Compresses the unit of each job, and notes in it what became of that. Each is as one by one, but where
+    /// that [`Workspace::is_better_together`] the bytes may be others, which give the same unit.
+    ///
+    /// # Panics
+    /// As [`Workspace::compress`].
+    pub fn compress_all(&mut self, codec: Codec, jobs: &mut [Job<'_>]) {
+        let together = |job: &Job<'_>| Self::is_better_together(codec, job.unit.len());
+        if let Codec::Deflate { mode, .. } = codec
+            && jobs.iter().all(together)
+        {
+            let ours = self.deflate.as_mut().expect("a workspace made for deflate");
+            ours.with_tables(mode, |deflate, tables| deflate.canned_together(tables, jobs));
+            return;
+        }
+        for job in jobs {
+            job.size = self.compress(codec, job.unit, job.out);
         }
     }
 

@@ -7,7 +7,7 @@
 mod counting;
 
 use octavo_codec::deflate::{Generations, Learner, Level, Step};
-use octavo_codec::{Codec, Workspace};
+use octavo_codec::{Codec, Job, Workspace};
 use std::sync::Arc;
 
 fn main() {
@@ -40,6 +40,16 @@ fn main() {
         learnt > Generations::MAX,
         "{learnt} generations, none of them in an older one's place"
     );
+    // Many at once, with the newest tables.
+    let codec = "deflate-canned:1".parse().expect("a codec");
+    workspace.compress_with(learner.generations().newest().expect("a generation"));
+    let mut rooms = bytes.chunks_exact_mut(4096);
+    let mut jobs: [Job<'_>; 16] = std::array::from_fn(|i| {
+        Job::new(&pages[4096 * i..][..4096], rooms.next().expect("a room for each"))
+    });
+    workspace.compress_all(codec, &mut jobs);
+    let compressed = jobs.iter().filter(|job| job.size.is_ok()).count();
+    assert!(compressed > 8, "{compressed} of 16 pages");
     let calls = counting::calls() - before;
     assert_eq!(calls, 0, "calls of the allocator");
     println!("{units} units, {} codecs, no call of the allocator", codecs.len());

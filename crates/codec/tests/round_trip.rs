@@ -1,8 +1,10 @@
 //! Every codec: what goes in comes out, what does not fit says so, and damage stays inside the
 //! slices.
 
-use octavo_codec::{Codec, Corrupt, DoesNotFit, MAX_UNIT, Workspace};
+use octavo_codec::deflate::{Generations, Level, TableSet, learn};
+use octavo_codec::{Codec, Corrupt, DoesNotFit, Job, MAX_UNIT, Workspace};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 const UNITS: [usize; 3] = [4096, 16384, 65536];
 
@@ -167,6 +169,37 @@ proptest! {
         let mut w = workspace();
         for codec in codecs() {
             round_trip(&mut w, codec, &page, limit);
+        }
+    }
+
+    #[test]
+    fn many_at_once_come_back(
+        pages in proptest::collection::vec((page(), 0usize..5000), 0..8),
+        length in prop_oneof![4 => Just(4096usize), 1 => 1usize..4096],
+    ) {
+        let mut w = workspace();
+        let samples = pages.iter().map(|(page, _)| &page[..]);
+        let tables = Generations::with(4096, &learn(Level::L1, 4096, TableSet::MAX, samples));
+        w.set_learnt(Arc::new(tables.expect("what is learnt is a table")));
+        let learnt = "deflate-canned:1".parse().expect("a codec");
+        for codec in codecs().into_iter().chain([learnt]) {
+            // One of them may be no page.
+            let unit = |i: usize| &pages[i].0[..if i == 1 { length } else { 4096 }];
+            let mut rooms: Vec<Vec<u8>> = pages.iter().map(|(_, limit)| vec![0xee; limit + 64]).collect();
+            let mut jobs: Vec<Job<'_>> = rooms
+                .iter_mut()
+                .enumerate()
+                .map(|(i, room)| Job::new(unit(i), &mut room[..pages[i].1]))
+                .collect();
+            w.compress_all(codec, &mut jobs);
+            let sizes: Vec<_> = jobs.iter().map(|job| job.size).collect();
+            for (i, (size, room)) in sizes.into_iter().zip(&rooms).enumerate() {
+                prop_assert!(room[pages[i].1..].iter().all(|&b| b == 0xee), "behind the limit");
+                let Ok(size) = size else { continue };
+                let mut back = vec![0xdd; unit(i).len()];
+                w.decompress(codec, &room[..size], &mut back).expect("our own bytes");
+                prop_assert!(back == unit(i), "{} gives another unit back", codec);
+            }
         }
     }
 

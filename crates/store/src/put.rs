@@ -6,7 +6,7 @@
 //!   folios │  f0   │ f1 │      f2      │ ...
 //!   units  │ u │ u │ u  │ u │ u │ u │ u│        filled with one value: a word, and no unit
 //!            └───┴───┬────┴───┘   └──── the next group
-//!                  group: up to 16 units, of whichever folios
+//!                  group: up to 32 units, of whichever folios
 //!                    ├─ engine     all at once, or one by one in the caller; ends in any order
 //!                    ├─ in order   a unit that does not fit: raw, or its folio is refused
 //!                    └─ pool       one call for all of them ─► handles ─► words
@@ -32,9 +32,9 @@ use octavo_codec::deflate::Hold;
 use octavo_page::{Handle, MAX_FOLIO_PAGES, Order, PAGE_SIZE, SlotId};
 use octavo_pool::{AllocError, Arena, Limit};
 
-/// Units that are compressed and put into the pool together: as many as engines on devices have in
-/// flight for a worker.
-pub(crate) const GROUP: usize = 16;
+/// Units that are compressed and put into the pool together: twice as many as engines on devices have in
+/// flight for a worker, and so many that a codec with a way for many seldom has too few.
+pub(crate) const GROUP: usize = 32;
 
 /// Pages in a group that is compressed in the caller: what waits for the pool stays in its cache.
 const PAGES_AT_HAND: usize = 16;

@@ -271,14 +271,13 @@ fn encode(
 ) -> Result<usize, Cut> {
     let mut coder = Coder { codes: Codes::new(aecs), writer: Writer::new(out) };
     coder.accumulated(aecs)?;
-    let mut rest = unit;
+    let mut end = 0;
     for sequence in sequences {
-        let (literals, matched) = rest.split_at(sequence.literals.into());
-        coder.literals(literals)?;
+        coder.literals(&unit[end..sequence.at.into()])?;
         coder.matched(sequence)?;
-        rest = &matched[usize::from(sequence.length)..];
+        end = sequence.end();
     }
-    coder.literals(rest)?;
+    coder.literals(&unit[end..])?;
     coder.end(flags)
 }
 

@@ -10,9 +10,10 @@
 //! ```
 //!
 //! Codecs take turns, so that what else the machine does falls on all of them; the best of the
-//! passes counts. Every codec gets the same units, one by one, on one thread, into a store that was
-//! touched before, and may use all but one byte of a unit's length: a unit that does not fit counts
-//! whole. What is learnt from a program is used for that program only.
+//! passes counts. Every codec gets the same units on one thread, and may use all but one byte of a
+//! unit's length: a unit that does not fit counts whole. Units are handed over 32 at a time, as the
+//! store does: a codec that has no way with many takes them one by one. What comes of them is copied,
+//! one behind the other, to a store that was touched before. Decompression is one by one, as faults are. What is learnt from a program is used for that program only.
 //!
 //! `peers` has the codecs, [`latency`] the two tables of the canned series.
 
@@ -24,7 +25,7 @@ pub mod train;
 use crate::host::{self, Machine, cpu_time};
 use crate::table::table;
 use octavo_codec::deflate::Level;
-use octavo_codec::{Codec, DeflateMode, Parts};
+use octavo_codec::{Codec, DeflateMode, Job, Parts};
 use octavo_page::Unit;
 use peers::{Contestant, Trained};
 use rustix::time::ClockId;
@@ -41,6 +42,8 @@ pub use streams::StreamRow;
 
 /// Passes over all codecs, of which the best counts.
 const PASSES: usize = 5;
+/// Units that are handed over at once.
+const TOGETHER: usize = 32;
 /// Of so many units of a program one is learnt from.
 const LEARNT_FROM: usize = 16;
 
@@ -328,15 +331,26 @@ fn measure(
     let mut sizes = Vec::with_capacity(store.len() / unit.bytes());
     let mut measured = Measured::default();
     let mut end = 0;
+    let mut rooms = vec![1; TOGETHER * unit.bytes()];
     let start = cpu_time(ClockId::ThreadCPUTime);
-    for program in 0..programs.len() {
+    for (i, program) in programs.iter().enumerate() {
         let begin = end;
-        for unit in units(program) {
-            let room = &mut store[end..][..unit.len() - 1];
-            let size = contestant.coder.compress(program, unit, room);
-            end += size.unwrap_or(unit.len());
-            measured.does_not_fit += usize::from(size.is_none());
-            sizes.push(size);
+        for some in program.measured.chunks(TOGETHER) {
+            let mut rooms = rooms.chunks_exact_mut(unit.bytes());
+            let mut jobs: [Job<'_>; TOGETHER] = core::array::from_fn(|k| {
+                let Some(&at) = some.get(k) else { return Job::new(&[], &mut []) };
+                let room = rooms.next().expect("a room for each");
+                Job::new(program.unit(at, unit), &mut room[..unit.bytes() - 1])
+            });
+            contestant.coder.compress_all(i, &mut jobs[..some.len()]);
+            for Job { out, size, .. } in &jobs[..some.len()] {
+                if let Ok(size) = *size {
+                    store[end..][..size].copy_from_slice(&out[..size]);
+                }
+                end += size.unwrap_or(unit.bytes());
+                measured.does_not_fit += usize::from(size.is_err());
+                sizes.push(size.ok());
+            }
         }
         measured.bytes_out.push(end - begin);
     }

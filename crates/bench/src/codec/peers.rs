@@ -6,7 +6,7 @@
 use super::{CodecError, Program, ours};
 use libdeflater::{CompressionLvl, Compressor, Decompressor};
 use octavo_codec::deflate::{self, Generations, Level, TableFile, TableSet, window_of};
-use octavo_codec::{Codec, DeflateMode, Workspace};
+use octavo_codec::{Codec, DeflateMode, DoesNotFit, Job, Workspace};
 use octavo_page::Unit;
 use std::fmt::Display;
 use std::sync::Arc;
@@ -27,6 +27,12 @@ pub struct Contestant<'a> {
 pub trait Coder {
     /// Compresses a unit of a program, known by its place, into the front of `out`.
     fn compress(&mut self, program: usize, unit: &[u8], out: &mut [u8]) -> Option<usize>;
+    /// Compresses units of a program, together if it has a way to.
+    fn compress_all(&mut self, program: usize, jobs: &mut [Job<'_>]) {
+        for job in jobs {
+            job.size = self.compress(program, job.unit, job.out).ok_or(DoesNotFit);
+        }
+    }
     /// Decompresses into the whole of `out`, and says whether that went well.
     fn decompress(&mut self, program: usize, bytes: &[u8], out: &mut [u8]) -> bool;
 }
@@ -117,6 +123,11 @@ impl Coder for Ours<'_> {
     fn compress(&mut self, program: usize, unit: &[u8], out: &mut [u8]) -> Option<usize> {
         let codec = self.codec;
         self.of(program).compress(codec, unit, out).ok()
+    }
+
+    fn compress_all(&mut self, program: usize, jobs: &mut [Job<'_>]) {
+        let codec = self.codec;
+        self.of(program).compress_all(codec, jobs);
     }
 
     fn decompress(&mut self, program: usize, bytes: &[u8], out: &mut [u8]) -> bool {

@@ -4,13 +4,14 @@
 use super::bits::{Codeword, MAX_CODEWORD, Writer, with_extra};
 use super::canned::{Table, TableSet};
 use super::huffman;
+use super::lanes::{self, Lanes, PAGE, Pages};
 use super::matcher::{Level, Matcher, Sequence};
 use super::probe::Short;
 use super::symbols::{
     DISTANCE_CLASSES, DISTANCES, END_OF_BLOCK, FIRST_LENGTH, FIXED_DISTANCE, FIXED_LITLEN,
     LENGTH_CLASSES, LITLENS, MAX_DISTANCE, PRECODE_ORDER,
 };
-use crate::{DoesNotFit, MAX_UNIT, cpu};
+use crate::{DoesNotFit, Job, MAX_UNIT, cpu};
 use core::fmt;
 
 /// The longest codewords in blocks of ours: of literals and lengths, of distances, which have up to 13 extra
@@ -49,14 +50,14 @@ pub struct Codes {
     literal: [Codeword; 256],
     /// By match length less 3, extra bits and all.
     length: [Codeword; 256],
-    distance: [Codeword; DISTANCES],
+    /// Two more than there are, so that five bits need no check.
+    distance: [Codeword; 32],
     end: Codeword,
 }
 
 impl Codes {
     pub fn new(litlen: &[u8], distance: &[u8]) -> Self {
-        let mut codes =
-            Self { literal: [0; 256], length: [0; 256], distance: [0; DISTANCES], end: 0 };
+        let mut codes = Self { literal: [0; 256], length: [0; 256], distance: [0; 32], end: 0 };
         codes.set(litlen, distance);
         codes
     }
@@ -75,9 +76,8 @@ impl Codes {
                 *out = with_extra(*word, extra as u32, class.extra.into());
             }
         }
-        let mut words = [0; 32];
-        huffman::codewords(distance, &mut words);
-        self.distance.copy_from_slice(&words[..DISTANCES]);
+        self.distance = [0; 32];
+        huffman::codewords(distance, &mut self.distance);
     }
 
     /// Writes the symbols of a unit and the end of the block, and finishes the stream.
@@ -93,19 +93,20 @@ impl Codes {
         unit: &[u8],
         sequences: &[Sequence],
     ) -> Result<usize, DoesNotFit> {
-        let (mut rest, mut count) = (unit, 0);
+        let (mut end, mut count) = (0, 0);
         for sequence in sequences {
-            let literals = usize::from(sequence.literals);
-            count = self.literals(&mut writer, gathered, count, rest, literals)?;
-            rest = &rest[literals + usize::from(sequence.length)..];
+            let literals = usize::from(sequence.at) - end;
+            count = self.literals(&mut writer, gathered, count, &unit[end..], literals)?;
+            end = sequence.end();
             let (class, above, extra) = class_of_distance(sequence.distance);
             let room = gathered[count..].first_chunk_mut::<OF_MATCH>().expect("room");
             *room = [
-                self.length[usize::from(sequence.length) - 3],
-                with_extra(self.distance[class], above, extra),
+                self.length[usize::from((sequence.length - 3) as u8)],
+                with_extra(self.distance[class % 32], above, extra),
             ];
             count += OF_MATCH;
         }
+        let rest = &unit[end..];
         count = self.literals(&mut writer, gathered, count, rest, rest.len())?;
         gathered[count] = self.end;
         writer.put_all(&gathered[..count + 1])?;
@@ -161,10 +162,11 @@ const OF_MATCH: usize = 2;
 /// Codewords of a unit on their way to the stream.
 type Codewords = [Codeword; CODEWORDS];
 
-/// Guesses which of up to eight codes suits a unit best, from the symbols it begins with.
+/// Guesses which of up to eight codes suits a unit best, from some of its symbols.
 ///
-/// What a symbol costs in each code lies side by side in one word, 16 bits for each, so the cost
-/// in all codes is one addition a symbol.
+/// What a symbol costs in each code lies side by side in a word, so the cost in all codes is one addition a
+/// symbol. What is looked at lies all over the unit, and of a match with all literals
+/// before it: the first of a run are not like the others.
 pub struct Chooser {
     /// No cost from 256 on, where no literals are.
     literal: [Costs; 512],
@@ -173,64 +175,94 @@ pub struct Chooser {
     distance: [Costs; DISTANCES],
 }
 
-/// Costs in bits in [`Chooser::CODES`] codes, 16 bits for each.
-type Costs = u128;
+/// Costs in bits in each of [`Chooser::CODES`] codes, a byte for each: those of a few symbols.
+type Costs = u64;
 
 impl Chooser {
     /// The most codes to choose from.
     const CODES: usize = 8;
-    /// Sequences looked at, of each no more literals than a group has: an eighth, but no fewer and no more
-    /// than these.
-    const SEQUENCES: [usize; 2] = [64, 700];
-    /// Literals looked at in a unit that is nothing else.
+    /// One in so many sequences is looked at; in more of them if that would be fewer than the least, in fewer
+    /// if more than the most.
+    const ONE_IN: usize = 12;
+    const LEAST: usize = 16;
+    const MOST: usize = 200;
+    /// Groups of literals looked at of a run.
+    const GROUPS: usize = 4;
+    /// Sequences of a unit in which what is behind the last counts, too.
+    const FEW: usize = 16;
+    /// Literals looked at there.
     const LITERALS: usize = 450;
 
     pub fn new(codes: &[&Lengths]) -> Self {
         assert!(!codes.is_empty() && codes.len() <= Self::CODES, "{} codes", codes.len());
         let side_by_side = |cost: &dyn Fn(&Lengths) -> u8| {
-            // Fields without a code: the last code stands in for them and never wins.
-            (0..Self::CODES).fold(0, |word, i| {
-                let code = codes.get(i).unwrap_or(&codes[codes.len() - 1]);
-                word | Costs::from(cost(code)) << (16 * i)
-            })
+            // Places without a code: the last code stands in for them and never wins.
+            let code = |i: usize| codes.get(i).unwrap_or(&codes[codes.len() - 1]);
+            Costs::from_le_bytes(core::array::from_fn(|i| cost(code(i))))
         };
         let mut chooser = Self { literal: [0; 512], length: [0; 256], distance: [0; DISTANCES] };
-        for (i, word) in chooser.literal[..256].iter_mut().enumerate() {
-            *word = side_by_side(&|code| code.litlen[i]);
+        for (i, costs) in chooser.literal[..256].iter_mut().enumerate() {
+            *costs = side_by_side(&|code| code.litlen[i]);
         }
-        for (word, class) in chooser.length.iter_mut().zip(CLASS_OF_LENGTH) {
-            *word = side_by_side(&|code| code.litlen[FIRST_LENGTH + usize::from(class)]);
+        for (costs, class) in chooser.length.iter_mut().zip(CLASS_OF_LENGTH) {
+            *costs = side_by_side(&|code| code.litlen[FIRST_LENGTH + usize::from(class)]);
         }
-        for (i, word) in chooser.distance.iter_mut().enumerate() {
-            *word = side_by_side(&|code| code.distance[i]);
+        for (i, costs) in chooser.distance.iter_mut().enumerate() {
+            *costs = side_by_side(&|code| code.distance[i]);
         }
         chooser
     }
 
-    /// The place of the code that makes the beginning of `unit` shortest.
+    /// The place of the code that makes what is looked at of `unit` shortest.
     #[inline(always)]
     pub fn choose(&self, unit: &[u8], sequences: &[Sequence]) -> usize {
-        const { assert!(Self::SEQUENCES[1] * (GROUP + 2) * 15 <= u16::MAX as usize) };
-        const { assert!(Self::LITERALS * 15 <= u16::MAX as usize) };
-        let (mut costs, mut rest) = (0, unit);
-        let [least, most] = Self::SEQUENCES;
-        for sequence in sequences.iter().take((sequences.len() / 8).clamp(least, most)) {
-            let literals = usize::from(sequence.literals);
-            let group = group_of(rest, literals);
-            costs += group.map(|literal| self.literal[literal]).into_iter().sum::<Costs>();
-            costs += self.length[usize::from(sequence.length) - 3];
-            costs += self.distance[class_of_distance(sequence.distance).0];
-            rest = &rest[literals + usize::from(sequence.length)..];
+        const {
+            // That many, and a part of the step that divides them.
+            let most = Self::MOST + Self::MOST / Self::ONE_IN;
+            assert!(most * (Self::GROUPS * GROUP + 2) * 15 <= u16::MAX as usize);
+            assert!(
+                (Self::FEW * (Self::GROUPS * GROUP + 2) + Self::LITERALS) * 15 <= u16::MAX as usize
+            );
         }
-        if sequences.is_empty() {
+        // Of the codes with even numbers, and of those with odd ones, 16 bits for each.
+        let (mut even, mut odd) = (0, 0);
+        let mut add = |costs: Costs| {
+            even += costs & EVEN;
+            odd += costs >> 8 & EVEN;
+        };
+        let n = sequences.len();
+        let step = (n / Self::LEAST).clamp(1, Self::ONE_IN).max(n / Self::MOST);
+        let mut i = 0;
+        while let Some(sequence) = sequences.get(i) {
+            let end = if i == 0 { 0 } else { sequences[i - 1].end() };
+            let mut literals = (usize::from(sequence.at) - end).min(Self::GROUPS * GROUP);
+            let mut rest = &unit[end..];
+            loop {
+                let [a, b, c, d] = group_of(rest, literals).map(|literal| self.literal[literal]);
+                add(a + b + c + d);
+                if literals <= GROUP {
+                    break;
+                }
+                rest = &rest[GROUP..];
+                literals -= GROUP;
+            }
+            let distance = self.distance[class_of_distance(sequence.distance).0];
+            add(self.length[usize::from(sequence.length) - 3] + distance);
+            i += step;
+        }
+        if sequences.len() < Self::FEW {
+            let rest = &unit[sequences.last().map_or(0, |last| last.end())..];
             for &literal in &rest[..rest.len().min(Self::LITERALS)] {
-                costs += self.literal[usize::from(literal)];
+                add(self.literal[usize::from(literal)]);
             }
         }
-        let cost = |i: &usize| costs >> (16 * i) & 0xffff;
+        let cost = |i: &usize| [even, odd][i % 2] >> (i / 2 * 16) & 0xffff;
         (0..Self::CODES).min_by_key(cost).expect("a code")
     }
 }
+
+/// Every second byte of a word.
+const EVEN: u64 = 0x00ff_00ff_00ff_00ff;
 
 /// What makes no literal of the places of a group behind the first `n`.
 const NONE_BEHIND: [u64; GROUP + 1] =
@@ -311,16 +343,15 @@ impl Histogram {
                 group.into_iter().for_each(|literal| counted[literal] += 1);
             });
         };
-        let mut rest = unit;
+        let mut end = 0;
         for sequence in sequences {
-            let literals = usize::from(sequence.literals);
-            count(rest, literals);
-            rest = &rest[literals + usize::from(sequence.length)..];
+            count(&unit[end..], usize::from(sequence.at) - end);
+            end = sequence.end();
             let class = CLASS_OF_LENGTH[usize::from(sequence.length) - 3];
             self.litlen[FIRST_LENGTH + usize::from(class)] += 1;
             self.distance[class_of_distance(sequence.distance).0] += 1;
         }
-        count(rest, rest.len());
+        count(&unit[end..], unit.len() - end);
         self.litlen.iter_mut().zip(&counted[..256]).for_each(|(sum, n)| *sum += n);
         self.litlen[END_OF_BLOCK] += 1;
     }
@@ -528,12 +559,8 @@ impl Header {
 /// An encoder of deflate and the memory it needs.
 pub struct Deflate {
     matcher: Matcher,
-    histogram: Histogram,
-    fixed: Codes,
-    /// Those of the block being written.
-    codes: Codes,
-    /// Those on their way to the stream.
-    gathered: Codewords,
+    lanes: Lanes,
+    blocks: Blocks,
 }
 
 impl Default for Deflate {
@@ -556,13 +583,7 @@ impl Deflate {
     /// An encoder.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            matcher: Matcher::new(),
-            histogram: Histogram::new(),
-            fixed: Codes::new(&FIXED_LITLEN, &FIXED_DISTANCE),
-            codes: Codes::new(&FIXED_LITLEN, &FIXED_DISTANCE),
-            gathered: [0; CODEWORDS],
-        }
+        Self { matcher: Matcher::new(), lanes: Lanes::new(), blocks: Blocks::new() }
     }
 
     /// Compresses `unit` to a stream of one fixed block at the front of `out` and returns its
@@ -581,14 +602,7 @@ impl Deflate {
     ) -> Result<usize, DoesNotFit> {
         assert!(unit.len() <= MAX_UNIT, "a unit of {} bytes", unit.len());
         self.matcher.find(level, unit, MAX_DISTANCE, Short::Four);
-        self.write_fixed(unit, out)
-    }
-
-    fn write_fixed(&mut self, unit: &[u8], out: &mut [u8]) -> Result<usize, DoesNotFit> {
-        let (sequences, _) = self.matcher.found();
-        let mut writer = Writer::new(out);
-        writer.put_bits(LAST_FIXED, 3);
-        self.fixed.write(writer, &mut self.gathered, unit, sequences)
+        self.blocks.fixed(unit, self.matcher.found(), out)
     }
 
     /// Compresses `unit` to the body of a block whose header one of `tables` implies, at the front
@@ -650,42 +664,7 @@ impl Deflate {
         out: &mut [u8],
     ) -> Result<(usize, &'t Table), DoesNotFit> {
         self.matcher.find(level, unit, tables.window(), ask);
-        let (sequences, _) = self.matcher.found();
-        let table = tables.choose(unit, sequences);
-        let size = table.codes().write(Writer::new(out), &mut self.gathered, unit, sequences)?;
-        Ok((size, table))
-    }
-
-    /// Cuts `unit` into literals and matches no further back than `window` bytes, at most
-    /// [`MAX_DISTANCE`]; the bytes behind the last sequence are literals.
-    ///
-    /// # Panics
-    /// When the unit is longer than [`MAX_UNIT`].
-    pub fn sequences(&mut self, level: Level, unit: &[u8], window: usize) -> &[Sequence] {
-        assert!(unit.len() <= MAX_UNIT, "a unit of {} bytes", unit.len());
-        self.matcher.find(level, unit, window.min(MAX_DISTANCE), Short::Four);
-        self.matcher.found().0
-    }
-
-    /// Adds the symbols that `unit` becomes at `level` to `histogram`, to train tables on.
-    ///
-    /// # Panics
-    /// When the unit is longer than [`MAX_UNIT`].
-    pub fn count(&mut self, level: Level, unit: &[u8], histogram: &mut Histogram) {
-        self.count_asked(level, Short::Four, unit, histogram);
-    }
-
-    /// As [`Deflate::count`], with what the fast way asks for.
-    pub(super) fn count_asked(
-        &mut self,
-        level: Level,
-        ask: Short,
-        unit: &[u8],
-        histogram: &mut Histogram,
-    ) {
-        assert!(unit.len() <= MAX_UNIT, "a unit of {} bytes", unit.len());
-        self.matcher.find(level, unit, MAX_DISTANCE, ask);
-        histogram.add(unit, self.matcher.found().0);
+        self.blocks.canned(tables, unit, self.matcher.found(), out)
     }
 
     /// Compresses `unit` to a stream of one block with codes of its own at the front of `out` and
@@ -729,14 +708,114 @@ impl Deflate {
         out: &mut [u8],
     ) -> Result<usize, DoesNotFit> {
         self.matcher.find(level, unit, MAX_DISTANCE, Short::Four);
-        let (sequences, _) = self.matcher.found();
+        self.blocks.dynamic(unit, self.matcher.found(), out)
+    }
+
+    /// Whether units of so many bytes are better compressed many at once at this level, if tables were learnt.
+    #[must_use]
+    pub fn is_better_together(level: Level, unit_bytes: usize) -> bool {
+        level == Level::L1 && unit_bytes == PAGE && lanes::can()
+    }
+
+    /// As [`TableSet::compress`] of each job's unit, for units for which [`Deflate::is_better_together`].
+    ///
+    /// # Panics
+    /// When a unit is no such one.
+    pub fn canned_together(&mut self, tables: &TableSet, jobs: &mut [Job<'_>]) {
+        if tables.ask() == Short::Four {
+            // General tables want the matches of 4 bytes, which lanes do not look for.
+            for Job { unit, out, size } in jobs {
+                *size = tables.compress(self, Level::L1, unit, out);
+            }
+            return;
+        }
+        assert!(tables.window() >= PAGE, "a window over a page");
+        let Self { lanes, blocks, .. } = self;
+        lanes.find(&mut Canned { tables, blocks, jobs });
+    }
+
+    /// Cuts `unit` into literals and matches no further back than `window` bytes, at most
+    /// [`MAX_DISTANCE`]; the bytes behind the last sequence are literals.
+    ///
+    /// # Panics
+    /// When the unit is longer than [`MAX_UNIT`].
+    pub fn sequences(&mut self, level: Level, unit: &[u8], window: usize) -> &[Sequence] {
+        assert!(unit.len() <= MAX_UNIT, "a unit of {} bytes", unit.len());
+        self.matcher.find(level, unit, window.min(MAX_DISTANCE), Short::Four);
+        self.matcher.found()
+    }
+
+    /// Adds the symbols that `unit` becomes at `level` to `histogram`, to train tables on.
+    ///
+    /// # Panics
+    /// When the unit is longer than [`MAX_UNIT`].
+    pub fn count(&mut self, level: Level, unit: &[u8], histogram: &mut Histogram) {
+        self.count_asked(level, Short::Four, unit, histogram);
+    }
+
+    /// As [`Deflate::count`], with what the fast way asks for.
+    pub(super) fn count_asked(
+        &mut self,
+        level: Level,
+        ask: Short,
+        unit: &[u8],
+        histogram: &mut Histogram,
+    ) {
+        assert!(unit.len() <= MAX_UNIT, "a unit of {} bytes", unit.len());
+        if ask == Short::Five && Self::is_better_together(level, unit.len()) {
+            self.lanes.find(&mut Counted { unit, histogram });
+            return;
+        }
+        self.matcher.find(level, unit, MAX_DISTANCE, ask);
+        histogram.add(unit, self.matcher.found());
+    }
+}
+
+/// What writes blocks of sequences, and its memory.
+struct Blocks {
+    histogram: Histogram,
+    fixed: Codes,
+    /// Those of the block being written.
+    codes: Codes,
+    /// Those on their way to the stream.
+    gathered: Codewords,
+}
+
+impl Blocks {
+    fn new() -> Self {
+        Self {
+            histogram: Histogram::new(),
+            fixed: Codes::new(&FIXED_LITLEN, &FIXED_DISTANCE),
+            codes: Codes::new(&FIXED_LITLEN, &FIXED_DISTANCE),
+            gathered: [0; CODEWORDS],
+        }
+    }
+
+    fn fixed(
+        &mut self,
+        unit: &[u8],
+        sequences: &[Sequence],
+        out: &mut [u8],
+    ) -> Result<usize, DoesNotFit> {
+        let mut writer = Writer::new(out);
+        writer.put_bits(LAST_FIXED, 3);
+        self.fixed.write(writer, &mut self.gathered, unit, sequences)
+    }
+
+    #[inline(always)]
+    fn dynamic(
+        &mut self,
+        unit: &[u8],
+        sequences: &[Sequence],
+        out: &mut [u8],
+    ) -> Result<usize, DoesNotFit> {
         self.histogram = Histogram::new();
         self.histogram.add(unit, sequences);
         let lengths = self.histogram.lengths();
         let header = Header::new(&lengths);
         let cost = header.cost() + self.histogram.cost(&lengths);
         if self.histogram.cost(&Lengths::FIXED) <= cost {
-            return self.write_fixed(unit, out);
+            return self.fixed(unit, sequences, out);
         }
         if (3 + cost + self.histogram.extra()).div_ceil(8) as usize > out.len() {
             return Err(DoesNotFit);
@@ -746,6 +825,78 @@ impl Deflate {
         writer.put_bits(LAST_DYNAMIC, 3);
         header.write(&mut writer)?;
         self.codes.write(writer, &mut self.gathered, unit, sequences)
+    }
+
+    #[inline(always)]
+    fn canned<'t>(
+        &mut self,
+        tables: &'t TableSet,
+        unit: &[u8],
+        sequences: &[Sequence],
+        out: &mut [u8],
+    ) -> Result<(usize, &'t Table), DoesNotFit> {
+        let table = tables.choose(unit, sequences);
+        let size = table.codes().write(Writer::new(out), &mut self.gathered, unit, sequences)?;
+        Ok((size, table))
+    }
+
+    // A function of its own, which has all registers.
+    #[inline(never)]
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
+    fn canned_with_avx2(
+        &mut self,
+        tables: &TableSet,
+        unit: &[u8],
+        sequences: &[Sequence],
+        out: &mut [u8],
+    ) -> Result<usize, DoesNotFit> {
+        let (id, body) = out.split_first_mut().ok_or(DoesNotFit)?;
+        let (size, table) = self.canned(tables, unit, sequences, body)?;
+        *id = table.id();
+        Ok(1 + size)
+    }
+}
+
+/// Pages that become canned bodies.
+struct Canned<'b, 'j, 'a> {
+    tables: &'b TableSet,
+    blocks: &'b mut Blocks,
+    jobs: &'j mut [Job<'a>],
+}
+
+impl Pages for Canned<'_, '_, '_> {
+    fn count(&self) -> usize {
+        self.jobs.len()
+    }
+
+    fn page(&self, i: usize) -> &[u8] {
+        self.jobs[i].unit
+    }
+
+    fn found(&mut self, i: usize, page: &[u8], sequences: &[Sequence]) {
+        let Job { out, size, .. } = &mut self.jobs[i];
+        // SAFETY: a processor that has lanes has what the function wants.
+        *size = unsafe { self.blocks.canned_with_avx2(self.tables, page, sequences, out) };
+    }
+}
+
+/// A page whose symbols are counted.
+struct Counted<'c> {
+    unit: &'c [u8],
+    histogram: &'c mut Histogram,
+}
+
+impl Pages for Counted<'_> {
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn page(&self, _: usize) -> &[u8] {
+        self.unit
+    }
+
+    fn found(&mut self, _: usize, page: &[u8], sequences: &[Sequence]) {
+        self.histogram.add(page, sequences);
     }
 }
 
@@ -798,11 +949,15 @@ mod tests {
             let unit: Vec<u8> =
                 (0..256u32).map(|i| ((i * i * (seed + 77)) >> 6 & mask) as u8).collect();
             // No more literals than are looked at.
-            let match_ = Sequence { literals: 4, length: 3 + seed as u16 % 9, distance: 20 };
-            let sequences = &[match_; 16][..seed as usize % 17];
-            if !sequences.is_empty() {
-                // The tail is not looked at then: leave none.
-                let end = sequences.len() * (4 + usize::from(match_.length));
+            let length = 3 + seed as u16 % 9;
+            let sequences: [_; 16] = core::array::from_fn(|i| {
+                let at = 4 + i as u16 * (4 + length);
+                Sequence { at, length, distance: 20 }
+            });
+            if let Some(last) = sequences[..seed as usize % 17].last() {
+                let sequences = &sequences[..seed as usize % 17];
+                // What is behind is not always looked at: leave none.
+                let end = last.end();
                 let place = chooser.choose(&unit[..end], sequences);
                 let mut histogram = Histogram::new();
                 histogram.add(&unit[..end], sequences);

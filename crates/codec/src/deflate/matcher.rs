@@ -1,11 +1,11 @@
 //! Finds what is repeated.
 //!
-//! A unit becomes a row of sequences: some literals, then a match, `length` bytes from `distance`
-//! back; the literals after the last match are the *tail*.
+//! A unit becomes a row of sequences, each a match: from `at` on `length` bytes are those from `distance`
+//! back. What lies between two matches, before the first and behind the last, are literals.
 //!
 //! ```text
-//!   literals │ match │ literals │ match │ match │ ... │ tail
-//!   └──── sequence ──┘└─── sequence ────┘└──────┘
+//!   literals │ match │ literals │ match │ match │ ... │ literals
+//!            at ─────► end      at      at
 //! ```
 //!
 //! The fast way looks at one place only, where the next 8 bytes were last seen, or else where the
@@ -21,15 +21,25 @@ use super::symbols::MAX_MATCH;
 use crate::MAX_UNIT;
 use alloc::boxed::Box;
 
-/// Literals and then a match.
+/// A match, and that what lies between it and the one before are literals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(align(8))] // What an address can be scaled by.
 pub struct Sequence {
-    /// Bytes before the match that are not part of any.
-    pub literals: u16,
+    /// Where in the unit the match begins.
+    pub at: u16,
     /// 3 to 258.
     pub length: u16,
     /// 1 to 32768.
     pub distance: u16,
+}
+
+impl Sequence {
+    /// Where the match ends.
+    #[must_use]
+    #[inline(always)]
+    pub const fn end(self) -> usize {
+        self.at as usize + self.length as usize
+    }
 }
 
 /// How hard to look.
@@ -74,8 +84,6 @@ pub struct Matcher {
     before: Box<[u16]>,
     sequences: Box<[Sequence]>,
     count: usize,
-    /// Where the tail of the last unit begins.
-    tail: usize,
 }
 
 fn zeros<T: Clone + Default>(n: usize) -> Box<[T]> {
@@ -92,11 +100,13 @@ fn load32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(*bytes[at..].first_chunk().expect("four bytes from there"))
 }
 
-/// Multiplies by an odd number whose bits are mixed (2^64 over the golden ratio) and keeps the
-/// highest `bits`: those depend on all the others.
+/// An odd number whose bits are mixed: 2^64 over the golden ratio.
+pub const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Multiplies by [`MIX`] and keeps the highest `bits`: those depend on all the others.
 #[inline(always)]
 pub fn hash(word: u64, bits: u32) -> usize {
-    (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)) as usize
+    (word.wrapping_mul(MIX) >> (64 - bits)) as usize
 }
 
 /// A row of sequences.
@@ -117,20 +127,24 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Puts down the literals from `tail` to `at` and a match of any length there, cut into pieces
-/// that deflate has.
+/// Puts down a match of any length.
 #[inline(always)]
-pub fn push(row: &mut Row<'_>, tail: usize, at: usize, mut length: usize, distance: usize) {
-    let mut literals = (at - tail) as u16;
+pub fn push(row: &mut Row<'_>, at: usize, length: usize, distance: usize) {
+    in_pieces(at, length, distance, |piece| row.put(piece));
+}
+
+/// Cuts a match of any length into pieces that deflate has.
+#[inline(always)]
+pub fn in_pieces(mut at: usize, mut length: usize, distance: usize, mut put: impl FnMut(Sequence)) {
     let distance = distance as u16;
     while length > MAX_MATCH {
         // What is left must be long enough for a match.
         let piece = if length >= MAX_MATCH + 3 { MAX_MATCH } else { length - 3 };
-        row.put(Sequence { literals, length: piece as u16, distance });
-        literals = 0;
+        put(Sequence { at: at as u16, length: piece as u16, distance });
+        at += piece;
         length -= piece;
     }
-    row.put(Sequence { literals, length: length as u16, distance });
+    put(Sequence { at: at as u16, length: length as u16, distance });
 }
 
 impl Matcher {
@@ -141,13 +155,12 @@ impl Matcher {
             before: zeros(MAX_UNIT),
             sequences: zeros(MAX_SEQUENCES + 1),
             count: 0,
-            tail: 0,
         }
     }
 
-    /// The sequences of the last unit, and where its tail begins.
-    pub fn found(&self) -> (&[Sequence], usize) {
-        (&self.sequences[..self.count], self.tail)
+    /// The sequences of the last unit.
+    pub fn found(&self) -> &[Sequence] {
+        &self.sequences[..self.count]
     }
 
     /// Finds matches in `unit` no further back than `window`; `ask` is for the fast way.
@@ -157,28 +170,22 @@ impl Matcher {
             Level::L1 => {
                 let Self { long, short, sequences, .. } = self;
                 let mut row = Row::new(sequences);
-                self.tail = bytes(unit, window, ask, long, short, &mut row);
+                bytes(unit, window, ask, long, short, &mut row);
                 self.count = row.count;
                 return;
             }
             Level::L6 => (24, 64),
             Level::L9 => (512, MAX_MATCH),
         };
-        (self.count, self.tail) = self.find_in_chains(unit, window, depth, enough);
+        self.count = self.find_in_chains(unit, window, depth, enough);
     }
 
-    fn find_in_chains(
-        &mut self,
-        unit: &[u8],
-        window: usize,
-        depth: usize,
-        enough: usize,
-    ) -> (usize, usize) {
-        let Some(last) = unit.len().checked_sub(4) else { return (0, 0) };
+    fn find_in_chains(&mut self, unit: &[u8], window: usize, depth: usize, enough: usize) -> usize {
+        let Some(last) = unit.len().checked_sub(4) else { return 0 };
         self.long.fill(0);
         let Self { long, before, sequences, .. } = self;
         let mut chains = Chains { heads: long, before, next: 0 };
-        let (mut row, mut tail) = (Row::new(sequences), 0);
+        let mut row = Row::new(sequences);
         let mut at = 0;
         let (mut length, mut distance) = (0, 0);
         while at <= last {
@@ -191,8 +198,7 @@ impl Matcher {
             if length >= 3 && length >= new_length {
                 // The match that began one byte ago is the better one.
                 let end = at - 1 + length;
-                push(&mut row, tail, at - 1, length, distance);
-                tail = end;
+                push(&mut row, at - 1, length, distance);
                 chains.insert(unit, (end - 1).min(last));
                 (length, distance) = (0, 0);
                 at = end;
@@ -202,10 +208,9 @@ impl Matcher {
             }
         }
         if length >= 3 {
-            push(&mut row, tail, at - 1, length, distance);
-            tail = at - 1 + length;
+            push(&mut row, at - 1, length, distance);
         }
-        (row.count, tail)
+        row.count
     }
 }
 
@@ -284,7 +289,7 @@ pub fn common(unit: &[u8], a: usize, b: usize) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::vec::Vec;
@@ -297,20 +302,19 @@ mod tests {
     ];
 
     /// Puts the sequences together again.
-    fn played(matcher: &Matcher, unit: &[u8], window: usize) -> Vec<u8> {
-        let (sequences, tail) = matcher.found();
+    pub fn played(sequences: &[Sequence], unit: &[u8], window: usize) -> Vec<u8> {
         let mut out: Vec<u8> = Vec::new();
         for s in sequences {
             let (length, distance) = (usize::from(s.length), usize::from(s.distance));
-            out.extend(&unit[out.len()..][..usize::from(s.literals)]);
+            out.extend(&unit[out.len()..usize::from(s.at)]);
             assert!((3..=MAX_MATCH).contains(&length), "a match of {length}");
             assert!((1..=window.min(out.len())).contains(&distance), "from {distance} back");
             for _ in 0..length {
                 out.push(out[out.len() - distance]);
             }
+            assert_eq!(out.len(), s.end());
         }
-        assert_eq!(out.len(), tail);
-        out.extend(&unit[tail..]);
+        out.extend(&unit[out.len()..]);
         out
     }
 
@@ -326,7 +330,7 @@ mod tests {
             let mut matcher = Matcher::new();
             for (level, ask) in WAYS {
                 matcher.find(level, &unit, window.min(32768), ask);
-                prop_assert!(played(&matcher, &unit, window) == unit, "{level:?}, {ask:?}");
+                prop_assert!(played(matcher.found(), &unit, window) == unit, "{level:?}, {ask:?}");
             }
         }
     }
@@ -338,7 +342,7 @@ mod tests {
             let unit: Vec<u8> = (0..n).map(|i| i / 20).collect();
             for (level, ask) in WAYS {
                 matcher.find(level, &unit, 32768, ask);
-                assert_eq!(played(&matcher, &unit, 32768), unit);
+                assert_eq!(played(matcher.found(), &unit, 32768), unit);
             }
         }
     }

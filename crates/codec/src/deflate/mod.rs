@@ -17,6 +17,7 @@
 //! - `bits`: the bit stream, both ways
 //! - `matcher`: tokens from a unit
 //! - `probe`: its fast way
+//! - `lanes`: its way with many pages
 //! - `encode`: bits from tokens
 //! - `canned`: tables, and training them
 //! - `learner`: training them while a program runs
@@ -35,6 +36,7 @@ mod file;
 mod general;
 mod huffman;
 mod inflate;
+mod lanes;
 mod learner;
 mod learnt;
 mod matcher;

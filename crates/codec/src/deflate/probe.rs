@@ -29,7 +29,7 @@ pub enum Short {
 }
 
 /// Finds matches at most `window` bytes back, with the memory of two tables of 2^[`MAX_TABLE`]
-/// entries, and appends them to an empty `row`; returns where the last one ends.
+/// entries, and appends them to an empty `row`.
 #[inline(always)]
 pub fn bytes(
     unit: &[u8],
@@ -38,7 +38,7 @@ pub fn bytes(
     long: &mut [u16],
     short: &mut [u16],
     row: &mut Row<'_>,
-) -> usize {
+) {
     // Two ways and no more: each is a loop of its own in whoever calls, and many make all slower.
     let small = unit.len() <= 1 << SMALL_TABLE && unit.len() <= window;
     let bits = if small { SMALL_TABLE } else { MAX_TABLE };
@@ -63,9 +63,9 @@ fn go<const N: usize, const B: u32, const NEAR: bool>(
     long: &mut [u16],
     short: &mut [u16],
     row: &mut Row<'_>,
-) -> usize {
+) {
     assert!(long.len() == 1 << B && short.len() == 1 << B);
-    let Some(last) = unit.len().checked_sub(LOOK + 1) else { return 0 };
+    let Some(last) = unit.len().checked_sub(LOOK + 1) else { return };
     let (start, long, short) = (unit.as_ptr(), long.as_mut_ptr(), short.as_mut_ptr());
     // SAFETY: called with places up to `last + 1`, of which 16 bytes follow, and with lesser ones.
     let load = |at: usize| unsafe { start.add(at).cast::<u64>().read_unaligned().to_le() };
@@ -112,15 +112,16 @@ fn go<const N: usize, const B: u32, const NEAR: bool>(
         if length == LOOK {
             length += common(unit, from + LOOK, begin + LOOK);
         }
-        push(row, tail, begin, length, begin - from);
+        push(row, begin, length, begin - from);
         tail = begin + length;
         at = tail;
-        // One more place to be found again: near the end of the match.
+        // Places to be found again, near the end of the match: one, or three for the smallest streams.
         if at < last {
-            put(load(at - 2), at - 2);
+            for back in if N == 4 { 1..=3 } else { 2..=2 } {
+                put(load(at - back), at - back);
+            }
         }
     }
-    tail
 }
 
 /// Bytes at the front that do not differ.
