@@ -80,13 +80,18 @@ fn body(table: &Table, body: &[u8]) {
     }
 }
 
-/// The bytes as pages that are compressed together, in turn with room for all and with little.
+/// The bytes as pages, each a few hundred and zeros behind them or the same again, that are compressed together,
+/// in turn with room for all and with little.
 fn pages(table: &Table, bytes: &[u8]) {
     thread_local! {
         static WORKSPACE: RefCell<Workspace> = RefCell::new(Workspace::new(&[learnt()]));
     }
-    let mut pages: Vec<Vec<u8>> = bytes.chunks(4096).map(<[u8]>::to_vec).collect();
-    pages.iter_mut().for_each(|page| page.resize(4096, 0));
+    let page = |(i, some): (usize, &[u8])| {
+        let mut page = some.repeat(if i % 2 == 0 { 1 } else { 4096 / some.len() });
+        page.resize(4096, 0);
+        page
+    };
+    let pages: Vec<Vec<u8>> = bytes.chunks(700).enumerate().map(page).collect();
     let room = |i: usize| if i % 4 == 3 { 100 * i } else { 8292 };
     let mut rooms: Vec<Guarded> = (0..pages.len()).map(|i| Guarded::new(room(i))).collect();
     let tables = Generations::with(4096, &[*table.lengths()]).expect("a table");

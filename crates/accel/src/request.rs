@@ -321,7 +321,7 @@ pub trait Engine {
     fn compress_with(&mut self, _: Generation) {}
 
     /// Whether requests of this kind, for units of so many bytes, are best made many at once: its own
-    /// hardware does them while the caller does something else.
+    /// hardware does them while the caller does something else, or it does them together in less time.
     fn batches(&self, operation: Operation, codec: Codec, unit_bytes: usize) -> bool {
         let Capabilities { is_asynchronous, unit_bytes: longest, .. } = self.capabilities();
         let is_short = codec.part_bytes(unit_bytes) <= longest;
