@@ -3,11 +3,11 @@
 //! Of 16 units that are not same-filled one is held out: the tables have not seen it, and what it gives is
 //! what others of its kind will. Every unit is read back with the tables of the file as it was written.
 
-use super::{CodecError, Program, round};
+use super::{CodecError, Program, TOGETHER, round};
 use crate::files::FileIdentity;
 use crate::table::table;
 use octavo_codec::deflate::{self, BadFile, Generations, Level, TableFile, window_of};
-use octavo_codec::{Codec, DeflateMode, Parts, Workspace};
+use octavo_codec::{Codec, DeflateMode, Job, Parts, Workspace};
 use octavo_page::Unit;
 use serde::Serialize;
 use std::fmt;
@@ -156,7 +156,8 @@ struct Coder {
     codec: Codec,
     workspace: Workspace,
     first_id: u8,
-    bytes: Vec<u8>,
+    /// For what comes of units that are compressed together.
+    rooms: Vec<u8>,
     back: Vec<u8>,
     rows: Vec<Row>,
 }
@@ -169,27 +170,34 @@ impl Coder {
         workspace.set_learnt(tables);
         let row = |table| Row { table, ..Row::default() };
         let rows = (0..file.lengths().len()).map(row).collect();
-        let (bytes, back) = (vec![0; unit.bytes() - 1], vec![0; unit.bytes()]);
-        Self { codec, workspace, first_id, bytes, back, rows }
+        let (rooms, back) = (vec![0; TOGETHER * unit.bytes()], vec![0; unit.bytes()]);
+        Self { codec, workspace, first_id, rooms, back, rows }
     }
 
     fn part(&mut self, units: &[&[u8]]) -> Part {
-        let Self { codec, workspace, first_id, bytes, back, rows } = self;
+        let Self { codec, workspace, first_id, rooms, back, rows } = self;
         let mut part = Part { units: units.len(), ..Part::default() };
         let (mut bytes_in, mut bytes_out) = (0, 0);
-        for unit in units {
-            bytes_in += unit.len();
-            let Ok(size) = workspace.compress(*codec, unit, bytes) else {
-                (part.does_not_fit, bytes_out) = (part.does_not_fit + 1, bytes_out + unit.len());
-                continue;
-            };
-            bytes_out += size;
-            let read = workspace.decompress(*codec, &bytes[..size], back);
-            assert!(read.is_ok() && back == unit, "a unit comes back as it was");
-            let row = &mut rows[usize::from(bytes[0] - *first_id)];
-            row.units += 1;
-            row.bytes_in += unit.len();
-            row.bytes_out += size;
+        for some in units.chunks(TOGETHER) {
+            let rooms = rooms.chunks_exact_mut(back.len());
+            let jobs = some.iter().zip(rooms).map(|(unit, room)| Job::new(unit, &mut room[1..]));
+            let mut jobs: Vec<Job<'_>> = jobs.collect();
+            workspace.compress_all(*codec, &mut jobs);
+            for Job { unit, out, size } in jobs {
+                bytes_in += unit.len();
+                let Ok(size) = size else {
+                    (part.does_not_fit, bytes_out) =
+                        (part.does_not_fit + 1, bytes_out + unit.len());
+                    continue;
+                };
+                bytes_out += size;
+                let read = workspace.decompress(*codec, &out[..size], back);
+                assert!(read.is_ok() && back == unit, "a unit comes back as it was");
+                let row = &mut rows[usize::from(out[0] - *first_id)];
+                row.units += 1;
+                row.bytes_in += unit.len();
+                row.bytes_out += size;
+            }
         }
         part.ratio = round(bytes_in as f64 / bytes_out.max(1) as f64, 1000.0);
         part
